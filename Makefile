@@ -1,0 +1,47 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: sweep test test-all check unit format golden schema clean
+
+# Measures the quickstart and prints its winner; a second run continues, or shows it at once.
+sweep: .venv/run
+	$(BIN)/autotune sweep sweeps/quickstart.yaml --resume
+
+test: check unit
+
+check: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell autotune templates tests sweeps examples benchmarks *.md
+
+unit: .venv/dev
+	$(BIN)/python -m pytest
+
+test-all: check
+	$(BIN)/python -m pytest -m ""
+
+format: .venv/dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+golden: .venv/dev
+	$(BIN)/python -m pytest tests/unit/test_render_golden.py --update-golden
+
+schema: .venv/dev
+	$(BIN)/python -m autotune.spec.schema
+
+clean:
+	rm -rf .venv build dist
+
+.venv/run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) torch
+	$(INSTALL) -e .
+	touch $@
+
+.venv/dev: .venv/run
+	$(INSTALL) -e '.[dev]'
+	touch $@

@@ -1,0 +1,121 @@
+"""What a probe found, as values. A failed setup is a result, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from autotune.setup import Setup
+
+OutcomeKind = Literal["ok", "oom", "invalid", "inert", "unsafe", "hang", "crash"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Gradient collectives of one kind and dtype in one optimizer step of one rank.
+
+    Attributes:
+        kind: Operation, such as ``all_reduce`` or ``reduce_scatter``.
+        dtype: Dtype of the tensors handed to it, such as ``bf16``.
+        calls: Number of calls.
+        bytes: Input bytes of all calls; what a link carries depends on the algorithm.
+    """
+
+    kind: str
+    dtype: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Numbers of one probe. Per-step values are those of the slowest rank, in seconds.
+
+    Attributes:
+        forward_seconds: Sum over the micro-batches of a step, one value a timed step.
+        backward_seconds: From the call of backward until every gradient collective of it has
+            finished, summed over the micro-batches of a step; one value a timed step.
+        step_seconds: Optimizer step, one value a timed step.
+        skipped_steps: Timed steps whose update was skipped for overflow.
+        tokens_per_step: Tokens of all ranks in one optimizer step.
+        end_to_end_seconds: Wall time of the pass without per-phase synchronisation.
+        end_to_end_steps: Applied optimizer steps in that pass.
+        peak_memory_bytes: Peak of the fullest rank: allocated device memory on CUDA, resident
+            memory of the process elsewhere.
+        wire: Gradient collectives of one optimizer step.
+        losses: Loss of each timed step on rank 0.
+        warm_up_steps: Steps before the first timed one.
+        steady: Whether the warm-up ended because two halves of its window agreed.
+    """
+
+    forward_seconds: tuple[float, ...]
+    backward_seconds: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    skipped_steps: int
+    tokens_per_step: int
+    end_to_end_seconds: float
+    end_to_end_steps: int
+    peak_memory_bytes: int
+    wire: tuple[Collective, ...]
+    losses: tuple[float, ...]
+    warm_up_steps: int
+    steady: bool
+
+    @property
+    def backward_tokens_per_second(self) -> float:
+        """Tokens whose gradient was applied over the backward seconds of all timed steps."""
+        applied = len(self.backward_seconds) - self.skipped_steps
+        return applied * self.tokens_per_step / sum(self.backward_seconds)
+
+    @property
+    def end_to_end_tokens_per_second(self) -> float:
+        """Tokens whose gradient was applied over wall time."""
+        return self.end_to_end_steps * self.tokens_per_step / self.end_to_end_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a probe ended.
+
+    Attributes:
+        kind: ``ok`` or the way it failed.
+        reason: One sentence for people; None when ``ok``.
+        log: Last lines of the workers' logs when the launch was lost.
+        measurement: Present when the probe got as far as measuring.
+        seconds: Wall time of each phase: ``build``, ``warm_up``, ``timed``, ``end_to_end``,
+            ``wire``, ``clean_up``.
+        resident_bytes: Resident memory of the fullest rank after the clean-up.
+    """
+
+    kind: OutcomeKind
+    reason: str | None = None
+    log: str = ""
+    measurement: Measurement | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    resident_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The record of one probe in a sweep.
+
+    Attributes:
+        number: Position in the sweep, from 0.
+        launch: Number of the launch that served it, from 0.
+        baseline: Whether it was taken as a baseline for its neighbours.
+        setup: What was measured.
+        rendered: The configuration text that ran.
+        outcome: What was found.
+        wall_seconds: From the request to the answer, seen by the controller.
+        finished_at: ISO 8601 time, UTC.
+    """
+
+    number: int
+    launch: int
+    baseline: bool
+    setup: Setup
+    rendered: str
+    outcome: Outcome
+    wall_seconds: float
+    finished_at: str

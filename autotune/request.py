@@ -1,0 +1,42 @@
+"""What the controller asks of a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.setup import Setup
+from autotune.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How long a probe measures.
+
+    Attributes:
+        warm_up_steps: Optimizer steps before the first check for steadiness.
+        warm_up_cap: Steps after which measuring starts, steady or not.
+        timed_steps: Steps with per-phase times.
+        end_to_end_steps: Steps of the pass without per-phase synchronisation.
+    """
+
+    warm_up_steps: int = 4
+    warm_up_cap: int = 12
+    timed_steps: int = 10
+    end_to_end_steps: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest:
+    """One probe: a setup, the text that configures it, and the workload it trains.
+
+    Attributes:
+        setup: The setup that the text must amount to.
+        rendered: DeepSpeed's JSON or the FSDP2 module.
+        workload: What to train.
+        measure: How long.
+    """
+
+    setup: Setup
+    rendered: str
+    workload: Workload
+    measure: Measure

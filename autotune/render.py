@@ -1,0 +1,204 @@
+"""Template and variables in, checked text out."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
+from jinja2.exceptions import FilterArgumentError
+from jinja2.sandbox import SandboxedEnvironment
+
+from autotune.errors import UsageError
+
+PACKAGE = Path(__file__).parent
+TORCH_DTYPES = {
+    None: "None",
+    "fp32": "torch.float32",
+    "bf16": "torch.bfloat16",
+    "fp16": "torch.float16",
+}
+# What an expression of a template can raise, beside jinja2's own errors.
+EXPRESSION_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def shipped_templates() -> Path:
+    """Folder of the templates that come with autotune: in the wheel, or in the source tree."""
+    installed = PACKAGE / "templates"
+    return installed if installed.is_dir() else PACKAGE.parent / "templates"
+
+
+def render(name: str, variables: Mapping[str, object], user_folder: Path | None) -> str:
+    """Renders a template and checks the text.
+
+    Text of a ``.json.j2`` template must be JSON, that of a ``.py.j2`` template Python.
+
+    Args:
+        name: Template, relative to a template folder, such as ``deepspeed/config.json.j2``.
+        variables: Everything the template may use; it cannot see anything else.
+        user_folder: Folder whose templates go before the shipped ones of the same name.
+
+    Raises:
+        UsageError: There is no such template, it is wrong, uses an unknown variable, reaches
+            for what the sandbox forbids, or renders text that does not parse.
+    """
+    if user_folder is not None and not user_folder.is_dir():
+        raise UsageError(f"{user_folder} is not a folder of templates.")
+    folders = [shipped_templates()] if user_folder is None else [user_folder, shipped_templates()]
+    try:
+        text = _environment(folders).get_template(name).render(variables)
+    except (TemplateError, OSError, *EXPRESSION_ERRORS) as error:
+        raise UsageError(_describe(error, name, variables, folders)) from error
+    if name.endswith(".json.j2"):
+        parse_json(text, name)
+    elif name.endswith(".py.j2"):
+        parse_python(text, name)
+    return text
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Reads JSON strictly: no duplicate keys, NaN or infinity.
+
+    Args:
+        text: The JSON text.
+        name: What to call it in the error.
+
+    Raises:
+        UsageError: It is not such JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} renders text that is not JSON: {error}.") from error
+
+
+def parse_python(text: str, name: str) -> ast.Module:
+    """Reads Python without running it.
+
+    Args:
+        text: The source text.
+        name: What to call it in the error.
+
+    Raises:
+        UsageError: It is not Python.
+    """
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name} renders text that is not Python: {error}.") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} occurs twice")
+        found[key] = value
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _environment(folders: list[Path]) -> SandboxedEnvironment:
+    environment = SandboxedEnvironment(
+        loader=FileSystemLoader(folders),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "tojson": to_json,
+        "python": to_python,
+        "shell": to_shell,
+        "torch_dtype": to_torch_dtype,
+        "comment": to_comment,
+    }
+    return environment
+
+
+def to_json(value: object) -> str:
+    """The value as JSON. Raises FilterArgumentError when JSON cannot hold it."""
+    _demand_defined(value)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise FilterArgumentError(f"{value!r} cannot be written as JSON: {error}") from error
+
+
+def to_python(value: object) -> str:
+    """A plain value as a Python literal. Raises FilterArgumentError for any other."""
+    _demand_defined(value)
+    if isinstance(value, str) and value.isascii():
+        return json.dumps(value)  # a Python literal too, in double quotes
+    text = repr(value)
+    try:
+        same = ast.literal_eval(text) == value
+    except (SyntaxError, ValueError):
+        same = False
+    if not same:
+        raise FilterArgumentError(f"{text} cannot be written as a Python literal")
+    return text
+
+
+def to_shell(value: object) -> str:
+    """The value as one word of a POSIX shell. Raises FilterArgumentError for a null character."""
+    text = str(value)
+    if "\0" in text:
+        raise FilterArgumentError(f"{text!r} holds a null character, which no shell word can")
+    return shlex.quote(text)
+
+
+def to_torch_dtype(value: object) -> str:
+    """A dtype such as ``bf16`` as torch's name. Raises FilterArgumentError for an unknown one."""
+    _demand_defined(value)
+    if not isinstance(value, str | None) or value not in TORCH_DTYPES:
+        raise FilterArgumentError(f"{value!r} is no dtype; there are fp32, bf16, fp16 and none")
+    return TORCH_DTYPES[value]
+
+
+def to_comment(value: object) -> str:
+    """The value on one line: whatever could end a comment is escaped."""
+    return str(value).encode("unicode_escape").decode("ascii")
+
+
+def _demand_defined(value: object) -> None:
+    # An undefined variable says so when it is asked for its text, not to json or repr.
+    if isinstance(value, StrictUndefined):
+        str(value)
+
+
+def _describe(
+    error: Exception, name: str, variables: Mapping[str, object], folders: list[Path]
+) -> str:
+    if isinstance(error, TemplateNotFound):
+        places = " or ".join(str(folder) for folder in folders)
+        return f"There is no template {error.name or name} in {places}."
+    available = ", ".join(sorted(variables))
+    message = str(getattr(error, "message", None) or error).rstrip(".")
+    return f"Template {_place(error, name, folders)}: {message}. It may use: {available}."
+
+
+def _place(error: Exception, name: str, folders: list[Path]) -> str:
+    """File and line in which the error was raised; jinja2 writes both into the traceback."""
+    line = getattr(error, "lineno", None)
+    if line is not None:
+        return f"{getattr(error, 'filename', None) or name}, line {line}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if any(Path(frame.filename).is_relative_to(folder) for folder in folders):
+            return f"{frame.filename}, line {frame.lineno}"
+    return name

@@ -1,0 +1,221 @@
+"""Workers on this machine, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from autotune.errors import EnvironmentFailedError
+from autotune.launch.autopsy import examine, log_tail
+from autotune.launch.processes import dump_stacks, end_group
+from autotune.outcome import Outcome
+from autotune.request import ProbeRequest
+
+START_SECONDS = 300  # a cold file system can take minutes to import torch
+POLL_SECONDS = 0.2
+OUTCOME = TypeAdapter(Outcome)
+Message = dict[str, Any]
+
+
+class LaunchFailedError(EnvironmentFailedError):
+    """The workers died or hung before they could take a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLauncher:
+    """Starts launches of ``ranks`` workers.
+
+    Attributes:
+        ranks: Workers in a launch.
+        environment: Their environment.
+        folder: Logs and notes of each launch go to a numbered folder below.
+        commands: One torchrun command a node, without the worker's own arguments; by default
+            one node, this one.
+    """
+
+    ranks: int
+    environment: Mapping[str, str]
+    folder: Path
+    commands: Sequence[Sequence[str]] = ()
+
+    def start(self, number: int) -> Launch:
+        """Starts launch ``number`` and waits until it is ready.
+
+        Raises:
+            LaunchFailedError: With the last lines of the log.
+        """
+        folder = self.folder / f"{number:03d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in (*folder.glob("*.json"), *folder.glob("*.pid")):
+            left.unlink()
+        return Launch(self.commands or (self._command(folder),), dict(self.environment), folder)
+
+    def _command(self, folder: Path) -> tuple[str, ...]:
+        return (
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(self.ranks)),
+        )
+
+
+def torchrun_tail(folder: Path) -> tuple[str, ...]:
+    """What every torchrun command of a launch ends with."""
+    return (
+        *("--max-restarts", "0", "--redirects", "3", "--log-dir", str(folder / "ranks")),
+        *("-m", "autotune.probe", "serve"),
+    )
+
+
+class Launch:
+    """One group of warm workers that serves many probes."""
+
+    def __init__(
+        self, commands: Sequence[Sequence[str]], environment: dict[str, str], folder: Path
+    ) -> None:
+        started = time.perf_counter()
+        self._folder = folder
+        self._phase = "start"
+        self._socket_folder = tempfile.TemporaryDirectory(prefix="autotune-")
+        key = secrets.token_bytes(32)
+        address = str(Path(self._socket_folder.name) / "controller")
+        self._listener = Listener(address, family="AF_UNIX", authkey=key)
+        environment |= {
+            "AUTOTUNE_ADDRESS": json.dumps(address),
+            "AUTOTUNE_KEY": key.hex(),
+            "AUTOTUNE_CONTROLLER": str(os.getpid()),
+            "AUTOTUNE_LAUNCH_FOLDER": str(folder.resolve()),
+        }
+        self._agents = [self._spawn(command, environment) for command in commands]
+        self.alive = True
+        self._connection = self._accept()
+        self.ready_seconds = time.perf_counter() - started
+
+    def _spawn(
+        self, command: Sequence[str], environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with (self._folder / "torchrun.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, *torchrun_tail(self._folder)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _accept(self) -> Connection[Any, Any]:
+        """Waits until rank 0 has connected and said that it is ready."""
+        arrived: queue.Queue[Connection[Any, Any]] = queue.Queue()
+        # Listener.accept knows no time limit, so a thread waits in it.
+        threading.Thread(target=self._listen, args=(arrived,), daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and not self._all_ended():
+            try:
+                connection = arrived.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if self._next_message(connection, deadline - time.monotonic()) is not None:
+                return connection
+            break
+        self.kill()
+        found = examine(self._folder, self._phase)
+        raise LaunchFailedError(
+            f"The workers did not start: {found.reason}\n{found.log}\n"
+            f"The whole log is in {self._folder}. Run autotune doctor to check the machine."
+        )
+
+    def _listen(self, arrived: queue.Queue[Connection[Any, Any]]) -> None:
+        try:
+            arrived.put(self._listener.accept())
+        except (OSError, EOFError, AuthenticationError):
+            return  # the listener was closed, or a stranger knocked
+
+    def _all_ended(self) -> bool:
+        return all(agent.poll() is not None for agent in self._agents)
+
+    def _next_message(self, connection: Connection[Any, Any], seconds: float) -> Message | None:
+        """The next message, or None when the workers are gone or the time is up."""
+        try:
+            if not connection.poll(max(0.0, seconds)):
+                return None
+            message: Message = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            self.alive = False
+            return None
+        return message
+
+    def probe(
+        self,
+        request: ProbeRequest,
+        deadline_seconds: float,
+        on_phase: Callable[[str], None] = lambda phase: None,
+    ) -> Outcome:
+        """Runs one probe. After ``hang`` or a lost launch, `alive` is False."""
+        deadline = time.monotonic() + deadline_seconds
+        self._phase = "start"
+        try:
+            self._connection.send_bytes(json.dumps(asdict(request)).encode())
+        except OSError:
+            self.alive = False
+            return self._lost()
+        while message := self._next_message(self._connection, deadline - time.monotonic()):
+            if "outcome" in message:
+                return OUTCOME.validate_python(message["outcome"])
+            self._phase = message["phase"]
+            on_phase(self._phase)
+        return self._lost() if not self.alive else self._hung(deadline_seconds)
+
+    def _lost(self) -> Outcome:
+        self._wait(10)  # lets torchrun write its report
+        self.kill()
+        return examine(self._folder, self._phase)
+
+    def _hung(self, deadline_seconds: float) -> Outcome:
+        dump_stacks(self._folder)
+        self.kill()
+        return Outcome(
+            kind="hang",
+            reason=f"No answer within {deadline_seconds:g} s; the last phase was "
+            f"{self._phase!r}. The log shows where each rank waited.",
+            log=log_tail(self._folder),
+        )
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._all_ended() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS / 4)
+
+    def stop(self) -> None:
+        """Lets the workers leave in order; ends them when they do not."""
+        if self.alive:
+            try:
+                self._connection.send_bytes(json.dumps({"stop": True}).encode())
+            except OSError:
+                pass
+            else:
+                self._wait(10)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the workers now, by the ids of the processes that this launch started."""
+        self.alive = False
+        for agent in self._agents:
+            end_group(agent)
+        self._listener.close()
+        if hasattr(self, "_connection"):
+            self._connection.close()
+        self._socket_folder.cleanup()

@@ -1,0 +1,27 @@
+"""Entry point of the workers: ``python -m autotune.probe describe|serve``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main() -> int:
+    """Prints what the machine can do, or serves probes until told to stop."""
+    if sys.argv[1:] == ["describe"]:
+        from autotune.probe.describe import describe
+
+        # DeepSpeed prints to stdout while it is imported, so the answer is the last line.
+        print(json.dumps(describe()))
+        return 0
+    if sys.argv[1:] == ["serve"]:
+        from autotune.probe.worker import serve
+
+        serve()
+        return 0
+    print("usage: python -m autotune.probe describe|serve", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The real DeepSpeed engine, configured by the rendered JSON."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.zero import parameter_offload
+from torch import Tensor, nn
+
+from autotune.probe.engine import (
+    LEARNING_RATE,
+    TORCH_DTYPES,
+    RefusedSetupError,
+    checkpoint_layers,
+    set_matmul_precision,
+)
+from autotune.probe.workload import Task
+from autotune.setup import DTYPE_BYTES, Setup
+
+
+class DeepSpeedRunner:
+    """`deepspeed.initialize` on the task's model."""
+
+    def __init__(self, task: Task, setup: Setup, rendered: str) -> None:
+        config = json.loads(rendered)
+        check_config(config, setup)
+        set_matmul_precision(setup)
+        if setup.activation_checkpointing:
+            checkpoint_layers(task.model, task.layers)
+        self._loss = task.loss
+        self._dtype = TORCH_DTYPES[setup.precision]
+        optimizer = torch.optim.AdamW(task.model.parameters(), lr=LEARNING_RATE)
+        self._engine, *_ = deepspeed.initialize(
+            model=task.model, optimizer=optimizer, config=config
+        )
+        self._cast = self._engine.module.register_forward_pre_hook(
+            self._cast_inputs, with_kwargs=True
+        )
+
+    def _cast_inputs(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # FSDP2 casts floating inputs to the compute dtype; DeepSpeed leaves it to the script.
+        return (
+            tuple(self._cast_one(value) for value in args),
+            {name: self._cast_one(value) for name, value in kwargs.items()},
+        )
+
+    def _cast_one(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(self._dtype)
+        return value
+
+    def forward(self, batch: Any) -> Tensor:
+        """Scalar loss of one micro-batch."""
+        return self._loss(self._engine, batch)
+
+    def backward(self, loss: Tensor) -> None:
+        """DeepSpeed scales by the accumulation and reduces when its stage says so."""
+        self._engine.backward(loss)
+
+    def end_micro_batch(self) -> None:
+        """DeepSpeed counts micro-batches in `step`, which updates at the boundary only."""
+        if not self._engine.is_gradient_accumulation_boundary():
+            self._engine.step()
+
+    def step(self) -> bool:
+        """Optimizer step; False when DeepSpeed skipped it for overflow."""
+        skipped = self._engine.skipped_steps
+        self._engine.step()
+        return bool(self._engine.skipped_steps == skipped)
+
+    def close(self) -> None:
+        """Destroys the engine and what DeepSpeed keeps of it in module globals."""
+        self._cast.remove()
+        self._engine.destroy()
+        del self._engine, self._loss
+        forget_engines()
+
+
+def forget_engines() -> None:
+    """Empties two module globals of ZeRO-3 that outlive `DeepSpeedEngine.destroy`.
+
+    In DeepSpeed 0.19.8 they keep the model and the optimizer state of every engine alive: the
+    stack of forwarded modules, and the caches of ``functools.lru_cache`` on methods.
+    """
+    parameter_offload.FWD_MODULE_STACK.clear()
+    for item in gc.get_objects():
+        if isinstance(item, functools._lru_cache_wrapper) and _is_deepspeed(item):
+            item.cache_clear()
+
+
+def _is_deepspeed(function: Any) -> bool:
+    return str(function.__module__).startswith("deepspeed.runtime")
+
+
+def check_config(config: dict[str, Any], setup: Setup) -> None:
+    """Reads the configuration with DeepSpeed's own class and compares it with the setup.
+
+    Raises:
+        RefusedSetupError: DeepSpeed refuses it, or reads something else out of it.
+    """
+    try:
+        parsed = DeepSpeedConfig(config)
+    except (ValueError, TypeError, AssertionError, KeyError) as error:
+        raise RefusedSetupError(f"DeepSpeed refuses the configuration: {error}") from error
+    found = effective_values(parsed)
+    for name, wanted in wanted_values(setup).items():
+        if found[name] != wanted:
+            raise RefusedSetupError(
+                f"DeepSpeed reads {name} = {found[name]!r} from the rendered configuration, "
+                f"the setup says {wanted!r}; correct the template."
+            )
+
+
+def effective_values(parsed: Any) -> dict[str, Any]:
+    """What DeepSpeed understood, under its own field names."""
+    values = {
+        "train_micro_batch_size_per_gpu": parsed.train_micro_batch_size_per_gpu,
+        "gradient_accumulation_steps": parsed.gradient_accumulation_steps,
+        "zero_optimization.stage": parsed.zero_optimization_stage,
+        "zero_optimization.overlap_comm": parsed.zero_config.overlap_comm,
+        "zero_optimization.reduce_bucket_size": parsed.zero_config.reduce_bucket_size,
+        "communication_data_type": parsed.communication_data_type,
+        "fp16.enabled": parsed.float16_config.enabled,
+        "bf16.enabled": parsed.bfloat16_config.enabled,
+        "fp16.initial_scale_power": parsed.float16_config.initial_scale_power,
+        "fp16.loss_scale_window": parsed.float16_config.loss_scale_window,
+        "fp16.hysteresis": parsed.float16_config.hysteresis,
+        "fp16.min_loss_scale": parsed.float16_config.min_loss_scale,
+    }
+    return values
+
+
+def wanted_values(setup: Setup) -> dict[str, Any]:
+    """What the setup asks for, under DeepSpeed's field names."""
+    values: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": setup.micro_batch,
+        "gradient_accumulation_steps": setup.gradient_accumulation,
+        "zero_optimization.stage": setup.zero_stage,
+        "zero_optimization.overlap_comm": bool(setup.overlap_comm),
+        "communication_data_type": TORCH_DTYPES[setup.grad_comm_dtype],
+        "fp16.enabled": setup.precision == "fp16",
+        "bf16.enabled": setup.precision == "bf16",
+    }
+    if setup.bucket_bytes is not None:
+        elements = setup.bucket_bytes // DTYPE_BYTES[setup.grad_comm_dtype]
+        values["zero_optimization.reduce_bucket_size"] = elements
+    if setup.loss_scale is not None:
+        values["fp16.initial_scale_power"] = setup.loss_scale.initial_power
+        values["fp16.loss_scale_window"] = setup.loss_scale.window
+        values["fp16.hysteresis"] = setup.loss_scale.hysteresis
+        values["fp16.min_loss_scale"] = setup.loss_scale.minimum
+    return values

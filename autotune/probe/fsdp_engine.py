@@ -1,0 +1,100 @@
+"""Real FSDP2, configured by importing the rendered module."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autotune.probe.engine import (
+    DTYPE_NAMES,
+    LEARNING_RATE,
+    TORCH_DTYPES,
+    RefusedSetupError,
+    set_matmul_precision,
+)
+from autotune.probe.workload import Task
+from autotune.setup import Setup
+
+MODULE_NAME = "fsdp_setup"
+CLIP_NORM = 1.0  # as in the DeepSpeed template, so that both steps do the same work
+
+
+class FsdpRunner:
+    """`shard(model)` of the rendered module, AdamW and the module's scaler."""
+
+    def __init__(self, task: Task, setup: Setup, rendered: str) -> None:
+        module = import_module(rendered)
+        check_module(module, setup)
+        set_matmul_precision(setup)
+        device = next(task.model.parameters()).device.type
+        self._model = module.shard(task.model, layers=task.layers)
+        self._scaler = module.scaler(device)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._loss = task.loss
+        self._accumulation = setup.gradient_accumulation
+
+    def forward(self, batch: Any) -> Tensor:
+        """Scalar loss of one micro-batch."""
+        return self._loss(self._model, batch)
+
+    def backward(self, loss: Tensor) -> None:
+        """FSDP2 reduces in every micro-batch, as ZeRO stages 2 and 3 do."""
+        self._scaler.scale(loss / self._accumulation).backward()
+
+    def end_micro_batch(self) -> None:
+        """Gradients accumulate by themselves."""
+
+    def step(self) -> bool:
+        """Optimizer step; False when the scaler skipped it for overflow."""
+        self._scaler.unscale_(self._optimizer)
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
+        scale = self._scaler.get_scale()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        return bool(self._scaler.get_scale() >= scale)
+
+    def close(self) -> None:
+        """Drops the sharded model, its optimizer state and the imported module."""
+        sys.modules.pop(MODULE_NAME, None)
+        del self._model, self._optimizer, self._scaler, self._loss
+
+
+def import_module(rendered: str) -> ModuleType:
+    """Imports the rendered text from a file, as the user's script will."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        path = Path(folder) / f"{MODULE_NAME}.py"
+        path.write_text(rendered, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[MODULE_NAME] = module
+        spec.loader.exec_module(module)
+    return module
+
+
+def check_module(module: ModuleType, setup: Setup) -> None:
+    """Compares what the module will do with what the setup says.
+
+    Raises:
+        RefusedSetupError: They differ, or the module lacks a part.
+    """
+    missing = [name for name in ("policy", "shard", "scaler") if not hasattr(module, name)]
+    if missing:
+        raise RefusedSetupError(f"The rendered FSDP module lacks {', '.join(missing)}.")
+    policy = module.policy()
+    compute = policy.param_dtype or torch.float32
+    wire = DTYPE_NAMES.get(policy.reduce_dtype or compute)
+    if compute != TORCH_DTYPES[setup.precision] or wire != setup.grad_comm_dtype:
+        raise RefusedSetupError(
+            f"The rendered FSDP module's policy is {policy}; the setup says precision "
+            f"{setup.precision} and {setup.grad_comm_dtype} on the wire; correct the template."
+        )

@@ -1,0 +1,244 @@
+"""One probe: build, warm up, time the phases, time the whole, read the wire, clean up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from autotune.outcome import Measurement, Outcome
+from autotune.probe import memory
+from autotune.probe.control import Control
+from autotune.probe.deepspeed_engine import DeepSpeedRunner
+from autotune.probe.engine import Engine, RefusedSetupError
+from autotune.probe.fsdp_engine import FsdpRunner
+from autotune.probe.wire import WireTap, mismatch, trainable_elements
+from autotune.probe.workload import Rank, Task, build_task
+from autotune.request import Measure, ProbeRequest
+
+STEADY_TOLERANCE = 0.02  # two halves of the warm-up window agree within 2 %
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of one optimizer step on the slowest rank."""
+
+    forward: float
+    backward: float
+    step: float
+    applied: bool
+    loss: float
+
+
+class Stopwatch:
+    """Wall time of each phase of a probe."""
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._announce = announce
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times the body and announces its start."""
+        self._announce(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+
+
+def run_probe(
+    request: ProbeRequest, place: Rank, control: Control, announce: Callable[[str], None]
+) -> Outcome:
+    """Runs one probe; every rank calls it and every rank gets the same outcome.
+
+    Args:
+        request: What to measure.
+        place: This rank.
+        control: Side channel between the ranks.
+        announce: Called with the name of each phase as it starts.
+
+    Returns:
+        ``ok``, ``invalid``, ``inert`` or ``unsafe``. Whatever else goes wrong is raised, and
+        costs the launch, because the ranks may no longer agree on where they are.
+    """
+    watch = Stopwatch(announce)
+    memory.reset_peak(place.device)
+    try:
+        with watch.phase("build"):
+            task = build_task(request.workload, request.setup.micro_batch, place)
+            elements = trainable_elements(task.model)
+            engine = build_engine(task, request)
+    except RefusedSetupError as error:
+        return Outcome(kind="invalid", reason=str(error), seconds=watch.seconds)
+    meter = Meter(engine, task, request, place, control)
+    measurement, tap = _measure(meter, watch, request.measure)
+    with watch.phase("clean_up"):
+        engine.close()
+        del engine, task, meter
+        memory.release(place.device)
+    wrong = mismatch(tap, request.setup, elements, place.world_size)
+    (resident,) = control.maximum([float(memory.resident_bytes())])
+    return judge(measurement, wrong, watch.seconds, int(resident))
+
+
+def judge(
+    measurement: Measurement, wrong: str | None, seconds: dict[str, float], resident: int
+) -> Outcome:
+    """Turns numbers into an outcome: the wire first, then whether training happened at all."""
+    kind, reason = "ok", None
+    if wrong is not None:
+        kind, reason = "inert", wrong
+    elif not all(math.isfinite(loss) for loss in measurement.losses):
+        kind, reason = "unsafe", f"The loss was not finite: {measurement.losses}."
+    elif measurement.skipped_steps == len(measurement.backward_seconds):
+        kind, reason = "unsafe", "Every timed step was skipped for overflow."
+    elif measurement.end_to_end_steps == 0:
+        kind, reason = "unsafe", "Every end-to-end step was skipped for overflow."
+    return Outcome(
+        kind=kind,  # type: ignore[arg-type]
+        reason=reason,
+        measurement=measurement,
+        seconds=seconds,
+        resident_bytes=resident,
+    )
+
+
+def build_engine(task: Task, request: ProbeRequest) -> Engine:
+    """The engine of the setup's backend."""
+    if request.setup.backend == "deepspeed":
+        return DeepSpeedRunner(task, request.setup, request.rendered)
+    return FsdpRunner(task, request.setup, request.rendered)
+
+
+def _measure(meter: Meter, watch: Stopwatch, measure: Measure) -> tuple[Measurement, WireTap]:
+    with watch.phase("warm_up"):
+        warm_up_steps, steady = meter.warm_up(measure)
+    with watch.phase("timed"):
+        steps = [meter.timed_step() for _ in range(measure.timed_steps)]
+    with watch.phase("end_to_end"):
+        seconds, applied = meter.end_to_end(measure.end_to_end_steps)
+    with watch.phase("wire"):
+        tap = meter.tapped_step()
+        tokens = meter.tokens_per_step()
+        peak = meter.peak_bytes()
+    measurement = Measurement(
+        forward_seconds=tuple(step.forward for step in steps),
+        backward_seconds=tuple(step.backward for step in steps),
+        step_seconds=tuple(step.step for step in steps),
+        skipped_steps=sum(not step.applied for step in steps),
+        tokens_per_step=tokens,
+        end_to_end_seconds=seconds,
+        end_to_end_steps=applied,
+        peak_memory_bytes=peak,
+        wire=tap.collectives(),
+        losses=tuple(step.loss for step in steps),
+        warm_up_steps=warm_up_steps,
+        steady=steady,
+    )
+    return measurement, tap
+
+
+class Meter:
+    """Trains one engine and times it."""
+
+    def __init__(
+        self, engine: Engine, task: Task, request: ProbeRequest, place: Rank, control: Control
+    ) -> None:
+        self._engine = engine
+        self._task = task
+        self._accumulation = request.setup.gradient_accumulation
+        self._device = place.device
+        self._control = control
+
+    def _now(self) -> float:
+        """Host time once the device is idle.
+
+        On CUDA all streams are waited for: an event on the current stream would miss a
+        reduction that is still running on the communication stream.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def timed_step(self) -> StepTimes:
+        """One optimizer step with every phase timed, each after a barrier."""
+        forward = backward = 0.0
+        for _ in range(self._accumulation):
+            batch = next(self._task.batches)
+            self._control.barrier()
+            start = self._now()
+            loss = self._engine.forward(batch)
+            forward += self._now() - start
+            self._control.barrier()
+            start = self._now()
+            self._engine.backward(loss)
+            backward += self._now() - start
+            self._engine.end_micro_batch()
+        self._control.barrier()
+        start = self._now()
+        applied = self._engine.step()
+        step = self._now() - start
+        forward, backward, step = self._control.maximum([forward, backward, step])
+        return StepTimes(forward, backward, step, applied, float(loss.detach()))
+
+    def _plain_step(self) -> bool:
+        """One optimizer step without any synchronisation of ours."""
+        for _ in range(self._accumulation):
+            self._engine.backward(self._engine.forward(next(self._task.batches)))
+            self._engine.end_micro_batch()
+        return self._engine.step()
+
+    def warm_up(self, measure: Measure) -> tuple[int, bool]:
+        """Steps until the backward is steady. Returns the steps taken and whether it is."""
+        seconds: list[float] = []
+        while len(seconds) < measure.warm_up_cap:
+            seconds.append(self.timed_step().backward)
+            if len(seconds) >= measure.warm_up_steps and steady(seconds[-4:]):
+                return len(seconds), True
+        return len(seconds), False
+
+    def end_to_end(self, steps: int) -> tuple[float, int]:
+        """Wall seconds of the slowest rank for ``steps`` steps, and how many were applied."""
+        self._control.barrier()
+        start = self._now()
+        applied = sum(self._plain_step() for _ in range(steps))
+        (seconds,) = self._control.maximum([self._now() - start])
+        return seconds, applied
+
+    def tapped_step(self) -> WireTap:
+        """One step whose gradient collectives are recorded; never timed."""
+        tap = WireTap()
+        for _ in range(self._accumulation):
+            loss = self._engine.forward(next(self._task.batches))
+            with tap:
+                self._engine.backward(loss)
+            self._engine.end_micro_batch()
+        self._engine.step()
+        return tap
+
+    def tokens_per_step(self) -> int:
+        """Tokens of all ranks in one optimizer step."""
+        tokens = self._task.tokens(next(self._task.batches)) * self._accumulation
+        (total,) = self._control.total([float(tokens)])
+        return int(total)
+
+    def peak_bytes(self) -> int:
+        """Peak memory of the fullest rank since the probe began."""
+        (peak,) = self._control.maximum([float(memory.peak_bytes(self._device))])
+        return int(peak)
+
+
+def steady(window: list[float]) -> bool:
+    """Whether the medians of the two halves of ``window`` differ by at most 2 %."""
+    half = len(window) // 2
+    if half == 0:
+        return False
+    early, late = median(window[:half]), median(window[half:])
+    return abs(early - late) <= STEADY_TOLERANCE * late

@@ -1,0 +1,188 @@
+"""The loop of one rank in a warm launch."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from autotune.errors import UsageError
+from autotune.probe.control import Control
+from autotune.probe.measure import run_probe
+from autotune.probe.workload import Rank
+from autotune.request import Measure, ProbeRequest
+from autotune.setup import Setup
+from autotune.workload import Gpt, PythonFactory, Workload
+
+WATCH_SECONDS = 0.5
+FAILED_EXIT = 17  # so that a worker's own failure is told from a signal in torchrun's report
+
+
+def serve() -> None:
+    """Joins the launch, then runs every probe that the controller sends, until it says stop."""
+    folder = Path(os.environ["AUTOTUNE_LAUNCH_FOLDER"])
+    rank = int(os.environ["RANK"])
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _follow_controller(int(os.environ["AUTOTUNE_CONTROLLER"]))
+    _write(folder / f"rank{rank}.pid", str(os.getpid()))
+    with LastWords(rank, folder):
+        place = _join()
+        control = Control()
+        connection = _connect() if rank == 0 else None
+        _send(connection, {"ready": True})
+        _answer_probes(place, control, connection)
+    dist.destroy_process_group()
+
+
+def _answer_probes(place: Rank, control: Control, connection: Connection[Any, Any] | None) -> None:
+    while not (message := control.share(_receive(connection))).get("stop"):
+        outcome = run_probe(
+            parse_request(message),
+            place,
+            control,
+            lambda phase: _send(connection, {"phase": phase}),
+        )
+        control.barrier()
+        _send(connection, {"outcome": asdict(outcome)})
+
+
+def _join() -> Rank:
+    """Joins the process group that torchrun describes in the environment."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    return Rank(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device)
+
+
+def _connect() -> Connection[Any, Any]:
+    """Opens the authenticated connection to the controller."""
+    address = json.loads(os.environ["AUTOTUNE_ADDRESS"])
+    key = bytes.fromhex(os.environ["AUTOTUNE_KEY"])
+    return Client(address if isinstance(address, str) else tuple(address), authkey=key)
+
+
+def _send(connection: Connection[Any, Any] | None, message: Mapping[str, Any]) -> None:
+    if connection is not None:
+        connection.send_bytes(json.dumps(message).encode())
+
+
+def _receive(connection: Connection[Any, Any] | None) -> dict[str, Any] | None:
+    """The controller's next message on rank 0; a controller that is gone means stop."""
+    if connection is None:
+        return None
+    try:
+        message: dict[str, Any] = json.loads(connection.recv_bytes())
+    except (EOFError, OSError):
+        return {"stop": True}
+    return message
+
+
+class LastWords:
+    """Leaves a note for the controller when the body raises, then ends this process.
+
+    After an exception in one rank the others may wait in a collective for ever, so the whole
+    launch is given up: torchrun ends the other ranks when this one exits.
+    """
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        self._rank = rank
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        traceback.print_exception(error)
+        note = {"at": time.time(), "rank": self._rank, **classify(error)}
+        _write(self._folder / f"rank{self._rank}.failure.json", json.dumps(note))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(FAILED_EXIT)  # skips clean-up that could wait for the other ranks
+
+
+def classify(error: BaseException) -> dict[str, str]:
+    """Kind and reason of an exception: ``oom`` or ``crash``.
+
+    The CPU allocator raises a plain RuntimeError, so its message has to be read.
+    """
+    text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if no_memory or "DefaultCPUAllocator: can't allocate memory" in text:
+        return {"kind": "oom", "reason": f"Out of memory: {error}"}
+    if isinstance(error, SystemExit):
+        return {"kind": "crash", "reason": f"The workload called exit with {error.code!r}."}
+    if isinstance(error, UsageError):
+        return {"kind": "crash", "reason": str(error)}
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return {"kind": "crash", "reason": text + where}
+
+
+def _write(path: Path, text: str) -> None:
+    """Atomic: the controller never reads half a note."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _follow_controller(pid: int) -> None:
+    """Ends this process when the controller or torchrun is gone, even while a probe hangs."""
+    parent = os.getppid()
+    try:
+        controller = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        os._exit(FAILED_EXIT)
+
+    def watch() -> None:
+        while _runs(controller) and os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os._exit(FAILED_EXIT)
+
+    threading.Thread(target=watch, daemon=True, name="follow-controller").start()
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def parse_request(message: Mapping[str, Any]) -> ProbeRequest:
+    """The request out of its JSON form."""
+    work = dict(message["workload"])
+    model = dict(work.pop("model"))
+    parsed = PythonFactory(**model) if "path" in model else Gpt(**model)
+    return ProbeRequest(
+        setup=Setup.from_dict(message["setup"]),
+        rendered=message["rendered"],
+        workload=Workload(model=parsed, **work),
+        measure=Measure(**message["measure"]),
+    )

@@ -1,0 +1,239 @@
+"""Whole sweeps through the command line, on real workers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.search import Store
+from tests.conftest import WORKLOADS
+
+SWEEP = """
+version: 1
+name: tried
+workload:
+  gpt: {layers: 2, width: 32, heads: 2, vocab: 64, sequence: 16}
+  micro_batch: 2
+  gradient_accumulation: 2
+launch: {local: {ranks: 2, deadline_seconds: 60}}
+space:
+  backend: [deepspeed, fsdp]
+  precision: [fp32, bf16]
+  grad_comm_dtype: bf16
+  zero_stage: [2, 3]
+  bucket_bytes: 25e6
+baseline: {backend: deepspeed, precision: fp32, zero_stage: 1, grad_comm_dtype: fp32}
+budget: {probes: 40}
+measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}
+"""
+SETUPS = 8
+
+HOSTILE = """
+version: 1
+name: tried
+workload:
+  python: hostile:factory
+  args: {{how: {how}, only: 1}}
+  micro_batch: 2
+  gradient_accumulation: 2
+launch: {{local: {{ranks: 2, deadline_seconds: 8}}}}
+space: {{backend: fsdp, precision: fp32, grad_comm_dtype: fp32, zero_stage: 3, micro_batch: [1, 2, 4]}}
+baseline: {{micro_batch: 2}}
+budget: {{probes: 20}}
+measure: {{warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}}
+"""
+
+
+def autotune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@contextmanager
+def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "autotune", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as running:
+        yield running
+
+
+def wait_for_probes(process: subprocess.Popen[str], count: int) -> None:
+    """Reads progress until ``count`` probes are finished."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(f"[{count - 1:3d}]"):
+            return
+    raise AssertionError("the sweep ended early")
+
+
+def workers(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in folder.glob("runs/*/launches/*/rank*.pid")]
+
+
+def wait_until_gone(pids: Sequence[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(map(psutil.pid_exists, pids)):
+        time.sleep(0.1)
+    return not any(map(psutil.pid_exists, pids))
+
+
+def searched(folder: Path) -> Counter[str]:
+    probes = Store(folder / "runs" / "tried", create=False).probes()
+    return Counter(probe.setup.key for probe in probes if not probe.baseline)
+
+
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    shown = autotune("show", "runs/tried", "--json", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    return {row["key"]: row for row in json.loads(shown.stdout)["setups"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    return tmp_path
+
+
+def test_a_sweep_measures_every_setup_and_ends_with_a_winner(folder: Path) -> None:
+    done = autotune("sweep", "sweep.yaml", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UNCONFIRMED  ")
+    assert "next: autotune" in done.stderr
+    assert set(searched(folder).values()) == {1}
+    assert len(searched(folder)) == SETUPS
+    result = json.loads((folder / "runs/tried/result.json").read_text())
+    shown = autotune("show", "runs/tried", "--json", folder=folder)
+    assert json.loads(shown.stdout) == result
+    assert (result["verdict"], result["interval"]) == ("unconfirmed", None)
+    winner = next(row for row in result["setups"] if row["key"] == result["winner"])
+    assert winner["outcome"] == "ok"
+    assert winner["wire"]["dtype"] in ("bf16", "fp32")
+    assert len(result["setups"]) == SETUPS + 1
+    assert {row["outcome"] for row in result["setups"]} == {"ok"}
+    table = autotune("show", "runs/tried", folder=folder)
+    assert all(row["key"] in table.stdout for row in result["setups"])
+    again = autotune("sweep", "sweep.yaml", folder=folder)
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+    resumed = autotune("sweep", "sweep.yaml", "--resume", "--json", folder=folder)
+    assert resumed.returncode == 0
+    assert json.loads(resumed.stdout)["winner"] == result["winner"]
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [("raise", "crash"), ("exit", "crash"), ("sleep", "hang"), ("sigkill-on-rank-1", "crash")],
+)
+def test_a_workload_that_breaks_for_one_setup_costs_one_probe_and_not_the_sweep(
+    tmp_path: Path, how: str, kind: str
+) -> None:
+    shutil.copy(WORKLOADS / "hostile.py", tmp_path)
+    (tmp_path / "sweep.yaml").write_text(HOSTILE.format(how=how))
+    done = autotune("sweep", "sweep.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path)
+    outcomes = {key: row["outcome"] for key, row in found.items()}
+    assert outcomes == {
+        "fsdp.z3.fp32.wire-fp32.mb1x4": kind,
+        "fsdp.z3.fp32.wire-fp32.mb2x2": "ok",
+        "fsdp.z3.fp32.wire-fp32.mb4x1": "ok",
+    }
+    assert found["fsdp.z3.fp32.wire-fp32.mb1x4"]["probes"] == 1
+    assert found["fsdp.z3.fp32.wire-fp32.mb1x4"]["log"]
+    assert wait_until_gone(workers(tmp_path), 1)
+
+
+def test_a_controller_killed_in_mid_sweep_leaves_no_worker_and_resumes_without_loss(
+    folder: Path,
+) -> None:
+    with started("sweep", "sweep.yaml", folder=folder) as running:
+        wait_for_probes(running, 4)
+        pids = workers(folder)
+        running.kill()
+    assert len(pids) == 2
+    assert wait_until_gone(pids, 10)
+    before = searched(folder)
+    done = autotune("sweep", "sweep.yaml", "--resume", folder=folder)
+    assert done.returncode == 0, done.stderr
+    after = searched(folder)
+    assert before <= after
+    assert set(after.values()) == {1}
+    assert len(after) == SETUPS
+
+
+def test_ctrl_c_stops_after_the_running_probe_and_prints_how_to_go_on(folder: Path) -> None:
+    with started("sweep", "sweep.yaml", folder=folder) as running:
+        wait_for_probes(running, 3)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "continue with: autotune sweep sweep.yaml --resume" in errors
+    assert "Traceback" not in errors
+    assert wait_until_gone(workers(folder), 1)
+    assert 2 <= sum(searched(folder).values()) < SETUPS
+    assert autotune("sweep", "sweep.yaml", "--resume", folder=folder).returncode == 0
+    assert set(searched(folder).values()) == {1}
+
+
+def test_ctrl_c_twice_stops_at_once(folder: Path) -> None:
+    shutil.copy(WORKLOADS / "hostile.py", folder)
+    text = HOSTILE.format(how="sleep").replace("deadline_seconds: 8", "deadline_seconds: 300")
+    (folder / "sweep.yaml").write_text(text)
+    with started("sweep", "sweep.yaml", folder=folder) as running:
+        wait_for_probes(running, 1)
+        time.sleep(6)  # one of the two probes that follow sleeps for ever
+        for _ in range(2):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        _, errors = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+    assert wait_until_gone(workers(folder), 5)
+
+
+def test_resuming_what_was_measured_on_another_workload_is_refused(folder: Path) -> None:
+    with started("sweep", "sweep.yaml", folder=folder) as running:
+        wait_for_probes(running, 1)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    (folder / "sweep.yaml").write_text(SWEEP.replace("width: 32", "width: 64"))
+    done = autotune("sweep", "sweep.yaml", "--resume", folder=folder)
+    assert done.returncode == 2
+    assert "was measured with workload" in done.stderr
+
+
+def test_a_baseline_that_cannot_run_is_an_environment_error(tmp_path: Path) -> None:
+    shutil.copy(WORKLOADS / "hostile.py", tmp_path)
+    (tmp_path / "sweep.yaml").write_text(HOSTILE.format(how="raise").replace("only: 1", "only: 2"))
+    done = autotune("sweep", "sweep.yaml", folder=tmp_path)
+    assert done.returncode == 3
+    assert "the workload is broken" in done.stderr
+    assert "Name a baseline that trains here" in done.stderr
+    assert "autotune/sweep.py" not in done.stderr
+
+
+def test_a_budget_of_probes_is_kept_and_said(folder: Path) -> None:
+    (folder / "sweep.yaml").write_text(SWEEP.replace("probes: 40", "probes: 4"))
+    done = autotune("sweep", "sweep.yaml", "--json", folder=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["planned"] == {"setups": SETUPS, "probes": 4, "minutes": None}
+    assert result["spent"]["probes"] <= 5  # the closing baseline included
+    assert "ended (budget)" in done.stderr

@@ -1,0 +1,52 @@
+"""What the command line does with wrong input; whole sweeps are tested elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def autotune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "missing.yaml"), "missing.yaml"),
+        (("sweep", "missing.yaml"), "missing.yaml"),
+        (("sweep", "wrong.yaml"), "wrong.yaml:2: nmae: is not a known key; did you mean name?"),
+        (("show", "runs/none"), "holds no run"),
+        (("export", "runs/none", "--to", "deepspeed"), "holds no run"),
+    ],
+)
+def test_wrong_input_is_one_error_on_stderr_and_exit_code_2(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "wrong.yaml").write_text("version: 1\nnmae: x\n")
+    done = autotune(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [("--nonsense",), ("sweep",), ("export", "x")])
+def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert autotune(*arguments, folder=tmp_path).returncode == 2
+
+
+def test_a_wrong_sweep_file_creates_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("version: 2\n")
+    autotune("sweep", "wrong.yaml", folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong.yaml"]

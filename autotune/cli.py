@@ -79,7 +79,7 @@ def plan(file: SweepFile, json: AsJson = False) -> None:
 
     console = make_console(stderr=False)
     for line in plan_lines(described):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -153,10 +153,10 @@ def show(run: RunFolder, json: AsJson = False) -> None:
 
     console = make_console(stderr=False)
     for line in verdict_lines(result):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     console.print(result_table(result))
     for line in failure_lines(result):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     for warning in result["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
 

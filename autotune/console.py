@@ -110,7 +110,7 @@ class Reporter:
         """Prints the event, if people care for it."""
         line = self._line(event)
         if line is not None:
-            self._console.print(line, markup=False)
+            self._console.print(line, markup=False, soft_wrap=True)
 
     def _line(self, event: Event) -> str | None:
         match event:
@@ -170,7 +170,9 @@ class LiveReporter(Reporter):
             case ProbeFinished():
                 self._finished.append(event)
                 if event.probe.outcome.kind != "ok":
-                    self._console.print(describe_probe(event.probe, None), markup=False)
+                    self._console.print(
+                        describe_probe(event.probe, None), markup=False, soft_wrap=True
+                    )
             case LaunchEnded():
                 self._status = f"launch {event.launch}: ended ({event.reason})"
         self._live.refresh()

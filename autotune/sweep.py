@@ -6,7 +6,8 @@ It emits events and knows no screen.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from statistics import median
@@ -74,6 +75,17 @@ class Plan:
     baseline: Setup
 
 
+@contextmanager
+def closing_launch(launch: Launch) -> Iterator[None]:
+    """Lets the workers leave in order after the body, and ends them at once if it is broken off."""
+    try:
+        yield
+    except BaseException:
+        launch.kill()
+        raise
+    launch.stop()
+
+
 class Sweep:
     """Runs the search phase of one plan."""
 
@@ -121,11 +133,9 @@ class Sweep:
             launch = self._launch()
             if launch is None:
                 continue
-            try:
+            with closing_launch(launch):
                 end = self._serve(launch)
-            finally:
-                launch.stop()
-                self._save_spent()
+            self._save_spent()
             self._emit(LaunchEnded(launch=self._launches - 1, reason=end or "replaced"))
         return end
 
@@ -140,9 +150,11 @@ class Sweep:
         if self._search is not None and not self._search.unmeasured:
             return "exhausted"
         budget = self._plan.spec.budget
-        if budget.probes is not None and len(self._probes) >= budget.probes:
+        wanted = 1 if self._probes and self._probes[-1].baseline else 2  # a baseline closes
+        if budget.probes is not None and len(self._probes) + wanted > budget.probes:
             return "budget"
-        if budget.minutes is not None and self._seconds_left(budget.minutes) < self._one_probe():
+        seconds = wanted * self._one_probe()
+        if budget.minutes is not None and self._seconds_left(budget.minutes) < seconds:
             return "budget"
         return None
 

@@ -1,9 +1,10 @@
 """Where a probe's wall time goes, and what keeping workers warm saves.
 
 Run as ``python benchmarks/probe_overhead.py [SWEEP_FILE] [--setups N]``. Probes the first N
-setups of the sweep file twice: all in one warm launch, then each in a fresh launch of its own
-(start, probe, stop; no warming). The warm figure includes its share of the launch. Prints
-seconds a probe by phase, the ratio of the two, and the share of wall time in timed steps.
+setups of the sweep file three times: in one warm launch; each in a fresh launch that is warmed
+by a throw-away probe first, as a sweep warms every launch; each in a fresh launch that is not.
+Every figure includes starting and stopping the workers. Prints seconds a probe by phase, the
+ratios, and the share of wall time in timed steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -24,6 +25,7 @@ from autotune.render import render
 from autotune.request import ProbeRequest
 from autotune.setup import Setup
 from autotune.spec import Spec
+from autotune.sweep import WARMING
 from autotune.wiring import make_plan
 
 PHASES = ("build", "warm_up", "timed", "end_to_end", "wire", "clean_up")
@@ -66,29 +68,37 @@ def probe(launch: Launch, setup: Setup, spec: Spec) -> tuple[float, Outcome]:
     return time.perf_counter() - started, outcome
 
 
+def serve(
+    launcher: LocalLauncher, number: int, setups: Sequence[Setup], spec: Spec, *, warmed: bool
+) -> list[tuple[float, Outcome]]:
+    """One launch that probes ``setups``."""
+    launch = launcher.start(number)
+    if warmed:
+        probe(launch, setups[0], replace(spec, measure=WARMING))
+    answers = [probe(launch, setup, spec) for setup in setups]
+    launch.stop()
+    return answers
+
+
 def warm(launcher: LocalLauncher, setups: Sequence[Setup], spec: Spec) -> Cost:
     """All probes in one launch."""
     started = time.perf_counter()
-    launch = launcher.start(0)
-    answers = [probe(launch, setup, spec) for setup in setups]
-    launch.stop()
+    answers = serve(launcher, 0, setups, spec, warmed=True)
     return Cost(time.perf_counter() - started, answers)
 
 
-def fresh(launcher: LocalLauncher, setups: Sequence[Setup], spec: Spec) -> Cost:
+def fresh(launcher: LocalLauncher, setups: Sequence[Setup], spec: Spec, *, warmed: bool) -> Cost:
     """A launch for every probe."""
     started = time.perf_counter()
     answers = []
     for number, setup in enumerate(setups):
-        launch = launcher.start(1 + number)
-        answers.append(probe(launch, setup, spec))
-        launch.stop()
+        answers += serve(launcher, 1 + number, [setup], spec, warmed=warmed)
     return Cost(time.perf_counter() - started, answers)
 
 
 def report(name: str, cost: Cost) -> None:
     """Prints one series."""
-    print(f"{name}: {cost.probe_seconds:.2f} s a probe, launches included")
+    print(f"{name}: {cost.probe_seconds:.2f} s a probe")
     for phase in PHASES:
         print(f"  {phase:11} {cost.a_probe(phase):6.2f} s")
     print(f"  {'control':11} {cost.control:6.2f} s")
@@ -110,10 +120,14 @@ def main() -> None:
         environment = worker_environment(made.machine, made.ranks)
         launcher = LocalLauncher(made.ranks, environment, Path(folder))
         one = warm(launcher, setups, spec)
-        each = fresh(launcher, setups, spec)
-    report(f"{len(setups)} probes in one warm launch", one)
-    report(f"{len(setups)} probes, each in a fresh launch", each)
-    print(f"fresh / warm, wall time a probe: {each.probe_seconds / one.probe_seconds:.1f}")
+        each = fresh(launcher, setups, spec, warmed=True)
+        cold = fresh(launcher, setups, spec, warmed=False)
+    count = len(setups)
+    report(f"{count} probes in one warm launch", one)
+    report(f"{count} probes, each in a fresh launch, warmed as in a sweep", each)
+    report(f"{count} probes, each in a fresh launch, not warmed", cold)
+    print(f"fresh and warmed / warm: {each.probe_seconds / one.probe_seconds:.1f}")
+    print(f"fresh, not warmed / warm: {cold.probe_seconds / one.probe_seconds:.1f}")
 
 
 if __name__ == "__main__":

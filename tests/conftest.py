@@ -20,6 +20,12 @@ QUICK = Measure(warm_up_steps=1, warm_up_cap=1, timed_steps=2, end_to_end_steps=
 WORKLOADS = Path(__file__).parent / "workloads"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden from today's output"
+    )
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     return describe_machine()

@@ -23,6 +23,14 @@ from autotune.probe.engine import (
 from autotune.probe.workload import Task
 from autotune.setup import DTYPE_BYTES, Setup
 
+# Found once, after the import and before anything is frozen out of the collector's sight.
+METHOD_CACHES: tuple[Any, ...] = tuple(
+    item
+    for item in gc.get_objects()
+    if isinstance(item, functools._lru_cache_wrapper)
+    and str(item.__module__).startswith("deepspeed.runtime")
+)
+
 
 class DeepSpeedRunner:
     """`deepspeed.initialize` on the task's model."""
@@ -35,7 +43,7 @@ class DeepSpeedRunner:
             checkpoint_layers(task.model, task.layers)
         self._loss = task.loss
         self._dtype = TORCH_DTYPES[setup.precision]
-        optimizer = torch.optim.AdamW(task.model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.AdamW(task.model.parameters(), lr=LEARNING_RATE, fused=True)
         self._engine, *_ = deepspeed.initialize(
             model=task.model, optimizer=optimizer, config=config
         )
@@ -91,13 +99,8 @@ def forget_engines() -> None:
     stack of forwarded modules, and the caches of ``functools.lru_cache`` on methods.
     """
     parameter_offload.FWD_MODULE_STACK.clear()
-    for item in gc.get_objects():
-        if isinstance(item, functools._lru_cache_wrapper) and _is_deepspeed(item):
-            item.cache_clear()
-
-
-def _is_deepspeed(function: Any) -> bool:
-    return str(function.__module__).startswith("deepspeed.runtime")
+    for cache in METHOD_CACHES:
+        cache.cache_clear()
 
 
 def check_config(config: dict[str, Any], setup: Setup) -> None:

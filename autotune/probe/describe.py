@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def describe() -> dict[str, Any]:
         "bf16": _bf16(cuda),
         "fp16": _fp16(cuda),
         "tf32": cuda and torch.cuda.get_device_capability() >= (8, 0),
+        "compiler": shutil.which("c++") or shutil.which("g++"),
         "interfaces": _interfaces(),
         "hostname": socket.gethostname(),
     }

@@ -36,7 +36,7 @@ class FsdpRunner:
         device = next(task.model.parameters()).device.type
         self._model = module.shard(task.model, layers=task.layers)
         self._scaler = module.scaler(device)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE, fused=True)
         self._loss = task.loss
         self._accumulation = setup.gradient_accumulation
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -44,6 +45,7 @@ def serve() -> None:
         place = _join()
         control = Control()
         connection = _connect() if rank == 0 else None
+        gc.freeze()  # what the imports made stays; collections after each probe skip it
         _send(connection, {"ready": True})
         _answer_probes(place, control, connection)
     dist.destroy_process_group()
@@ -67,7 +69,7 @@ def _join() -> Rank:
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+        dist.init_process_group("cpu:gloo,cuda:nccl")
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")

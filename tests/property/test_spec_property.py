@@ -50,7 +50,7 @@ VALID: dict[str, Any] = {
     "margin": "1%",
     "measure": {"warm_up_steps": 1, "warm_up_cap": 2},
 }
-ODD = st.sampled_from(
+ODD: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 0, -1, 1, 2**60, 0.5, 1e300, "", "auto", "bf16", "1%", "no", [], {}, [[]], ["a"]]
 )
 SCRAPS = st.lists(

@@ -1,0 +1,68 @@
+"""The DeepSpeed configuration that was measured, and a sidecar that says where it is from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from autotune.backends import backend_of
+from autotune.export.exported import Exported, Note, Provenance
+from autotune.outcome import Probe
+from autotune.setup import DTYPE_BYTES, Setup
+
+SIDECAR = "ds_config.provenance.json"
+TF32_BY_HAND = (
+    "the JSON cannot switch TF32 on: call torch.set_float32_matmul_precision('high') before "
+    "training, or export with --to launch"
+)
+CHECKPOINTING_BY_HAND = (
+    "the JSON cannot switch it on: let every layer of your model recompute its forward "
+    "(torch.utils.checkpoint)"
+)
+
+
+def export_deepspeed(probe: Probe, provenance: Provenance, templates: Path | None) -> Exported:
+    """The JSON, byte for byte as it ran, with its sidecar."""
+    # JSON has no comments, so where the configuration is from stands beside it.
+    sidecar = json.dumps({**asdict(provenance), "setup": probe.setup.to_dict()}, indent=2)
+    return Exported(
+        {backend_of(probe.setup).file_name: probe.rendered, SIDECAR: sidecar + "\n"},
+        tuple(notes(probe.setup)),
+    )
+
+
+def notes(setup: Setup) -> Iterator[Note]:
+    """How the JSON says each knob."""
+    yield _precision(setup)
+    yield Note("grad_comm_dtype", "expressed", "communication_data_type")
+    yield Note("zero_stage", "expressed", "zero_optimization.stage")
+    if setup.bucket_bytes is not None:
+        yield _bucket(setup, setup.bucket_bytes)
+    if setup.overlap_comm is not None:
+        yield Note("overlap_comm", "expressed", "zero_optimization.overlap_comm")
+    if setup.activation_checkpointing:
+        yield Note("activation_checkpointing", "cannot be expressed", CHECKPOINTING_BY_HAND)
+    else:
+        yield Note("activation_checkpointing", "expressed", "off, unless your model does it")
+    yield Note("micro_batch", "expressed", "train_micro_batch_size_per_gpu")
+    yield Note("gradient_accumulation", "expressed", "gradient_accumulation_steps")
+    if setup.loss_scale is not None:
+        yield Note("loss_scale", "expressed", "fp16")
+
+
+def _precision(setup: Setup) -> Note:
+    if setup.precision == "tf32":
+        return Note("precision", "cannot be expressed", TF32_BY_HAND)
+    return Note("precision", "expressed", "fp16.enabled and bf16.enabled")
+
+
+def _bucket(setup: Setup, bucket_bytes: int) -> Note:
+    size = DTYPE_BYTES[setup.grad_comm_dtype]
+    elements, left = divmod(bucket_bytes, size)
+    text = (
+        f"zero_optimization.reduce_bucket_size: {elements} elements of {size} bytes "
+        f"({setup.grad_comm_dtype})"
+    )
+    return Note("bucket_bytes", "approximated" if left else "expressed", text)

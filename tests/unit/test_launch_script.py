@@ -1,0 +1,279 @@
+"""The exported launch script, run with a recorder in place of Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.export import export, write
+from tests.build import make_probe, make_setup
+from tests.unit.test_export import PROVENANCE
+
+HOSTILE = [
+    "",
+    "two words",
+    "new\nline\n",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "$HOME ${PATH}",
+    "single ' quote",
+    'double " quote',
+    "back\\slash",
+    "*",
+    "--",
+    "--standalone",
+    "-h",
+    "; touch pwned",
+    "é \u2028",
+]
+TORCHRUN = ["-m", "torch.distributed.run"]
+DEEPSPEED = ["-m", "deepspeed.launcher.runner"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose very name needs quoting."""
+    path = tmp_path / "it's $(a) folder"
+    path.mkdir()
+    return path
+
+
+def exported(folder: Path, **knobs: Any) -> Path:
+    probe = replace(make_probe(0, make_setup(**knobs)), rendered="{}\n")
+    write(export(probe, "launch", PROVENANCE), folder)
+    return folder / "launch.sh"
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    recorder = folder / "python"
+    recorder.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > "$RECORD"\nenv -0 > "$RECORD.env"\n')
+    recorder.chmod(0o755)
+
+    def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        base = {"PATH": os.environ["PATH"], "RECORD": str(folder / "record")}
+        return subprocess.run(
+            words,
+            env={**base, "PYTHON": str(recorder), **environment},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    return run
+
+
+def recorded(folder: Path) -> list[str]:
+    return (folder / "record").read_text(encoding="utf-8").split("\0")[:-1]
+
+
+def recorded_environment(folder: Path) -> dict[str, str]:
+    items = (folder / "record.env").read_text(encoding="utf-8").split("\0")[:-1]
+    return dict(item.split("=", 1) for item in items)
+
+
+def script(folder: Path, name: str = "train it.py") -> str:
+    (folder / name).write_text("", encoding="utf-8")
+    return name
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_the_script_and_its_arguments_arrive_untouched(
+    folder: Path, run: Run, launcher: str
+) -> None:
+    name = script(folder, "train $(touch pwned) 'it'\n.py")
+    assert run(exported(folder), name, *HOSTILE, LAUNCHER=launcher).returncode == 0
+    words = recorded(folder)
+    assert words[words.index("--") + 1 :] == [name, *HOSTILE]
+    assert not (folder / "pwned").exists()
+
+
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+def test_one_node_is_standalone_with_the_processes_that_torchrun_finds(
+    folder: Path, run: Run, backend: str
+) -> None:
+    name = script(folder)
+    run(exported(folder, backend=backend), name)
+    assert recorded(folder) == [
+        *TORCHRUN, "--standalone", "--nproc-per-node", "auto", "--", name
+    ]  # fmt: skip
+
+
+def test_several_nodes_take_their_topology_from_the_environment(folder: Path, run: Run) -> None:
+    name = script(folder)
+    nodes = {"NNODES": "4", "NODE_RANK": "2", "MASTER_ADDR": "head node", "NPROC_PER_NODE": "8"}
+    launch = exported(folder)
+    run(launch, name, **nodes)
+    topology = ["--nnodes", "4", "--node-rank", "2", "--master-addr", "head node"]
+    port = ["--master-port", "29500"]
+    assert recorded(folder) == [
+        *TORCHRUN, *topology, *port, "--nproc-per-node", "8", "--", name
+    ]  # fmt: skip
+    run(launch, name, **nodes, MASTER_PORT="1234")
+    assert recorded(folder)[8:10] == ["--master-port", "1234"]
+
+
+def test_deepspeeds_launcher_starts_each_node_by_itself(folder: Path, run: Run) -> None:
+    name = script(folder)
+    launch = exported(folder)
+    run(launch, name, LAUNCHER="deepspeed", NPROC_PER_NODE="2")
+    one_node = ["--master_port", "29500", "--num_gpus", "2"]
+    assert recorded(folder) == [*DEEPSPEED, *one_node, "--no_local_rank", "--", name]
+    nodes = {"NNODES": "4", "NODE_RANK": "2", "MASTER_ADDR": "head", "HOSTFILE": "the hosts"}
+    run(launch, name, LAUNCHER="deepspeed", **nodes)
+    several = ["--master_port", "29500", "--hostfile", "the hosts", "--num_nodes", "4"]
+    rank = ["--no_ssh", "--node_rank", "2", "--master_addr", "head", "--no_local_rank"]
+    assert recorded(folder) == [*DEEPSPEED, *several, *rank, "--", name]
+
+
+def test_a_script_that_looks_like_an_option_is_given_as_a_path(folder: Path, run: Run) -> None:
+    run(exported(folder), script(folder, "-c.py"), "-x")
+    assert recorded(folder)[-3:] == ["--", "./-c.py", "-x"]
+
+
+def test_without_a_script_it_prints_its_usage_and_starts_nothing(folder: Path, run: Run) -> None:
+    for backend, launchers in (("deepspeed", True), ("fsdp", False)):
+        done = run(exported(folder / backend, backend=backend))
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert "Usage: launch.sh SCRIPT" in done.stderr
+        assert ("LAUNCHER" in done.stderr) is launchers
+    assert not (folder / "record").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "environment", "message"),
+    [
+        ("fsdp", {"LAUNCHER": "deepspeed"}, "this is an FSDP setup"),
+        ("fsdp", {"LAUNCHER": "mpi"}, "LAUNCHER is mpi"),
+        ("deepspeed", {"LAUNCHER": "mpi"}, "torchrun or deepspeed"),
+        ("fsdp", {"NNODES": "2", "MASTER_ADDR": "head"}, "set NODE_RANK"),
+        ("deepspeed", {"NNODES": "2", "NODE_RANK": "0"}, "set MASTER_ADDR"),
+        (
+            "deepspeed",
+            {"LAUNCHER": "deepspeed", "NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "head"},
+            "set HOSTFILE",
+        ),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused_in_one_line(
+    folder: Path, run: Run, backend: str, environment: dict[str, str], message: str
+) -> None:
+    done = run(exported(folder, backend=backend), script(folder), **environment)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (folder / "record").exists()
+
+
+def test_a_missing_script_and_an_argument_that_deepspeed_loses_are_refused(
+    folder: Path, run: Run
+) -> None:
+    launch = exported(folder)
+    missing = run(launch, "absent.py")
+    lost = run(launch, script(folder), "--", "-x", LAUNCHER="deepspeed")
+    assert (missing.returncode, lost.returncode) == (2, 2)
+    assert "absent.py is not a file" in missing.stderr
+    assert "loses a first ARGUMENT of --" in lost.stderr
+    assert not (folder / "record").exists()
+
+
+def test_the_environment_names_the_configuration_wherever_it_is_started_from(
+    folder: Path, run: Run
+) -> None:
+    launch = exported(folder, micro_batch=3, gradient_accumulation=5)
+    name = script(folder)
+    above = f"../{folder.name}/launch.sh"
+    for words in ([launch], ["./launch.sh"], [above], ["bash", "launch.sh"]):
+        assert run(*words, name, CDPATH="/").returncode == 0
+        environment = recorded_environment(folder)
+        assert environment["AUTOTUNE_DEEPSPEED_CONFIG"] == str(folder / "ds_config.json")
+        assert environment["AUTOTUNE_MICRO_BATCH"] == "3"
+        assert environment["AUTOTUNE_GRADIENT_ACCUMULATION"] == "5"
+        assert "PYTHONPATH" not in environment
+        assert "AUTOTUNE_FSDP_SETUP" not in environment
+
+
+def test_a_cdpath_does_not_lead_to_another_folder_of_the_same_name(folder: Path, run: Run) -> None:
+    exported(folder / "tuned")
+    exported(folder / "decoys/tuned")
+    done = run("bash", "tuned/launch.sh", script(folder), CDPATH=str(folder / "decoys"))
+    assert done.returncode == 0, done.stderr
+    found = recorded_environment(folder)["AUTOTUNE_DEEPSPEED_CONFIG"]
+    assert found == str(folder / "tuned/ds_config.json")
+
+
+def test_a_launch_env_that_is_sourced_under_a_cdpath_finds_its_own_folder(folder: Path) -> None:
+    exported(folder / "tuned")
+    exported(folder / "decoys/tuned")
+    found = subprocess.check_output(
+        ["bash", "-c", 'source tuned/launch.env; printf %s "$AUTOTUNE_FOLDER"'],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "CDPATH": str(folder / "decoys")},
+        text=True,
+    )
+    assert found == str(folder / "tuned")
+
+
+def test_the_environment_of_fsdp_lets_python_import_the_module(folder: Path, run: Run) -> None:
+    launch = exported(folder, backend="fsdp")
+    run(launch, script(folder), PYTHONPATH="/users/own")
+    environment = recorded_environment(folder)
+    assert environment["AUTOTUNE_FSDP_SETUP"] == str(folder / "fsdp_setup.py")
+    assert environment["PYTHONPATH"] == f"{folder}:/users/own"
+    assert "AUTOTUNE_DEEPSPEED_CONFIG" not in environment
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("before", ["0", "1"])
+def test_tf32_is_on_exactly_when_it_was_measured(
+    folder: Path, run: Run, precision: str, before: str
+) -> None:
+    launch = exported(folder, precision=precision)
+    run(launch, script(folder), TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=before)
+    found = recorded_environment(folder)["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"]
+    assert found == ("1" if precision == "tf32" else "0")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_activation_checkpointing_is_told_to_the_script(folder: Path, run: Run, on: bool) -> None:
+    run(exported(folder, activation_checkpointing=on), script(folder))
+    found = recorded_environment(folder)["AUTOTUNE_ACTIVATION_CHECKPOINTING"]
+    assert found == str(int(on))
+
+
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+def test_the_environment_can_be_sourced_alone_under_strict_bash(folder: Path, backend: str) -> None:
+    exported(folder, backend=backend)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    command = 'set -euo pipefail; source ../launch.env; printf %s "$AUTOTUNE_FOLDER"'
+    found = subprocess.run(
+        ["bash", "-c", command],
+        cwd=elsewhere,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == str(folder)
+    assert found.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+def test_the_scripts_are_clean_to_shellcheck(folder: Path, backend: str) -> None:
+    launch = exported(folder, backend=backend)
+    files = [launch, folder / "launch.env"]
+    found = subprocess.run(["shellcheck", *files], capture_output=True, text=True)
+    assert found.stdout == ""
+    assert found.returncode == 0

@@ -28,7 +28,7 @@ format: .venv/dev
 	$(BIN)/ruff format
 
 golden: .venv/dev
-	$(BIN)/python -m pytest tests/unit/test_render_golden.py --update-golden
+	$(BIN)/python -m pytest tests/unit/test_render_golden.py tests/unit/test_result.py --update-golden
 
 schema: .venv/dev
 	$(BIN)/python -m autotune.spec.schema

@@ -138,11 +138,11 @@ class LiveReporter(Reporter):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
         self._started = time.monotonic()
         self._plan: SweepPlanned | None = None
         self._finished: list[ProbeFinished] = []
         self._status = "starting"
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
     def __enter__(self) -> LiveReporter:
         self._live.start()

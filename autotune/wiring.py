@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,19 @@ def fingerprint(made: Made) -> dict[str, Any]:
         "world_size": made.ranks,
         "workload": _without_folder(asdict(plan.spec.workload)),
         "measure": asdict(plan.spec.measure),
+        "templates": _digests(plan.spec.templates),
         "space": {name: list(values) for name, values in plan.space.axes.items()},
         "baseline": plan.baseline.key,
+    }
+
+
+def _digests(folder: Path | None) -> dict[str, str]:
+    """Digest of each of the user's templates; the same text renders the same configurations."""
+    files = sorted(folder.rglob("*.j2")) if folder is not None else []
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if folder is not None
     }
 
 
@@ -128,6 +139,7 @@ def make_sweep(
             "baseline": plan.baseline.to_dict(),
             "removed": [asdict(item) for item in plan.space.removed()],
             "planned": planned(plan.spec, len(valid)),
+            "templates": None if plan.spec.templates is None else str(plan.spec.templates),
         }
     )
     launcher = LocalLauncher(
@@ -187,12 +199,15 @@ def export_run(
     wanted = key or result["winner"]
     if wanted is None:
         raise UsageError(f"{store.folder} has no winner yet; continue the sweep with --resume.")
+    probe = find_probe(store.probes(), wanted)
     provenance = Provenance(
         run=result["name"],
         setup_key=wanted,
         versions=store.about["versions"],
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        date=probe.finished_at,
         verdict=result["verdict"] if wanted == result["winner"] else "measured, not the winner",
     )
-    exported = export_probe(find_probe(store.probes(), wanted), to, provenance)
+    templates = store.about["templates"]
+    folder_of_templates = None if templates is None else Path(templates)
+    exported = export_probe(probe, to, provenance, folder_of_templates)
     return write_export(exported, folder, force=force), exported.notes

@@ -22,7 +22,7 @@ class Provenance:
         run: Name of the run.
         setup_key: Key of the setup.
         versions: Versions that it was measured with, by library.
-        date: ISO 8601 time of the export.
+        date: ISO 8601 time of the measurement, so that exporting again writes the same files.
         verdict: What the run says of the setup.
     """
 
@@ -36,9 +36,9 @@ class Provenance:
         """It in a few lines for people."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return (
-            f"Exported by autotune from run {self.run} at {self.date}; verdict: {self.verdict}.",
+            f"Exported by autotune from run {self.run}; verdict: {self.verdict}.",
             f"Setup: {self.setup_key}",
-            f"Measured with: {versions}",
+            f"Measured at {self.date} with {versions}",
         )
 
     def comment(self) -> str:

@@ -242,3 +242,47 @@ def test_a_budget_of_probes_is_kept_and_said(folder: Path) -> None:
     assert result["planned"] == {"setups": SETUPS, "probes": 4, "minutes": None}
     assert result["spent"]["probes"] == 4
     assert "ended (budget)" in done.stderr
+
+
+def test_exporting_the_winner_again_writes_the_same_files(folder: Path) -> None:
+    (folder / "sweep.yaml").write_text(SWEEP.replace("probes: 40", "probes: 5"))
+    assert autotune("sweep", "sweep.yaml", folder=folder).returncode == 0
+    result = json.loads((folder / "runs/tried/result.json").read_text())
+    probes = Store(folder / "runs" / "tried", create=False).probes()
+    export = ("export", "runs/tried", "--to", "launch", "-o", "tuned")
+    first = autotune(*export, folder=folder)
+    assert first.returncode == 0, first.stderr
+    written = {path.name: path.read_bytes() for path in (folder / "tuned").iterdir()}
+    measured = [probe.rendered for probe in probes if probe.setup.key == result["winner"]]
+    (configuration,) = [
+        text.decode()
+        for name, text in written.items()
+        if name in ("ds_config.json", "fsdp_setup.py")
+    ]
+    assert any(configuration.endswith(text) for text in measured)
+    assert autotune(*export, folder=folder).returncode == 0
+    assert {path.name: path.read_bytes() for path in (folder / "tuned").iterdir()} == written
+    other = next(row["key"] for row in result["setups"] if row["key"] != result["winner"])
+    refused = autotune(*export, "--setup", other, folder=folder)
+    assert refused.returncode == 2
+    assert "use --force to replace" in refused.stderr
+
+
+def test_a_template_folder_of_the_user_overrides_by_name_and_changing_it_ends_the_run(
+    folder: Path,
+) -> None:
+    shipped = Path(__file__).parents[2] / "templates" / "fsdp" / "fsdp_setup.py.j2"
+    mine = folder / "mine" / "fsdp" / "fsdp_setup.py.j2"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("# mine\n" + shipped.read_text())
+    text = SWEEP.replace("[deepspeed, fsdp]", "fsdp").replace("probes: 40", "probes: 4")
+    (folder / "sweep.yaml").write_text(text + "templates: mine\n")
+    assert autotune("sweep", "sweep.yaml", folder=folder).returncode == 0
+    probes = Store(folder / "runs" / "tried", create=False).probes()
+    texts = [probe.rendered for probe in probes if probe.setup.backend == "fsdp"]
+    assert texts
+    assert all(text.startswith("# mine\n") for text in texts)
+    mine.write_text("# changed\n" + shipped.read_text())
+    resumed = autotune("sweep", "sweep.yaml", "--resume", folder=folder)
+    assert resumed.returncode == 2
+    assert "was measured with templates" in resumed.stderr

@@ -76,7 +76,8 @@ def test_launch_gets_the_backends_own_files_and_the_scripts(
     assert own.items() <= whole.items()
     assert configuration in whole["launch.env"]
     for script in ("launch.sh", "launch.env"):
-        assert "run mine at 2026-01-02T03:04:05+00:00; verdict: unconfirmed" in whole[script]
+        assert "run mine; verdict: unconfirmed" in whole[script]
+        assert "Measured at 2026-01-02T03:04:05+00:00 with " in whole[script]
         assert "some.key" in whole[script]
 
 

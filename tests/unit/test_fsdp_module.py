@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from torch.distributed.distributed_c10d import HashStore
 from torch.distributed.fsdp import FSDPModule
 
 from autotune.backends import backend_of
@@ -62,9 +61,9 @@ class Model(nn.Module):
 
 
 @pytest.fixture
-def process_group() -> Iterator[None]:
+def process_group(tmp_path: Path) -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
     torch.set_float32_matmul_precision(precision)

@@ -20,7 +20,7 @@ from autotune.outcome import Probe
 from autotune.report import build_result, find_probe, write_json
 from tests.build import make_probe, make_setup
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "result.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "result" / "result.json"
 BASELINE = make_setup()
 BF16 = make_setup(precision="bf16", grad_comm_dtype="bf16")
 FSDP = make_setup(backend="fsdp", precision="bf16", grad_comm_dtype="bf16")

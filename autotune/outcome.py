@@ -44,7 +44,7 @@ class Measurement:
         peak_memory_bytes: Peak of the fullest rank: allocated device memory on CUDA, resident
             memory of the process elsewhere.
         wire: Gradient collectives of one optimizer step.
-        losses: Loss of each timed step on rank 0.
+        losses: Loss of the last micro-batch of each timed step, mean over the ranks.
         warm_up_steps: Steps before the first timed one.
         steady: Whether the warm-up ended because two halves of its window agreed.
     """
@@ -83,8 +83,8 @@ class Outcome:
         reason: One sentence for people; None when ``ok``.
         log: Last lines of the workers' logs when the launch was lost.
         measurement: Present when the probe got as far as measuring.
-        seconds: Wall time of each phase: ``build``, ``warm_up``, ``timed``, ``end_to_end``,
-            ``wire``, ``clean_up``.
+        seconds: Wall time of each phase: ``build``, ``wire``, ``warm_up``, ``timed``,
+            ``end_to_end``, ``clean_up``.
         resident_bytes: Resident memory of the fullest rank after the clean-up.
     """
 

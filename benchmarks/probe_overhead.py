@@ -28,7 +28,7 @@ from autotune.spec import Spec
 from autotune.sweep import WARMING
 from autotune.wiring import make_plan
 
-PHASES = ("build", "warm_up", "timed", "end_to_end", "wire", "clean_up")
+PHASES = ("build", "wire", "warm_up", "timed", "end_to_end", "clean_up")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
-"""One probe: build, warm up, time the phases, time the whole, read the wire, clean up."""
+"""One probe: build, read the wire, warm up, time the phases, time the whole, clean up."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 
-from autotune.outcome import Measurement, Outcome
+from autotune.outcome import Measurement, Outcome, OutcomeKind
 from autotune.probe import memory
 from autotune.probe.control import Control
 from autotune.probe.deepspeed_engine import DeepSpeedRunner
@@ -26,7 +26,7 @@ STEADY_TOLERANCE = 0.02  # two halves of the warm-up window agree within 2 %
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one optimizer step on the slowest rank."""
+    """Seconds of one optimizer step on the slowest rank; loss of its last batch on this one."""
 
     forward: float
     backward: float
@@ -78,36 +78,37 @@ def run_probe(
     except RefusedSetupError as error:
         return Outcome(kind="invalid", reason=str(error), seconds=watch.seconds)
     meter = Meter(engine, task, request, place, control)
-    measurement, tap = _measure(meter, watch, request.measure)
+    with watch.phase("wire"):
+        tap = meter.tapped_step()
+    wrong = mismatch(tap, request.setup, elements, place.world_size)
+    (inert,) = control.maximum([float(wrong is not None)])
+    measurement = None if inert else _measure(meter, watch, request.measure, tap)
     with watch.phase("clean_up"):
         engine.close()
         del engine, task, meter
         memory.release(place.device)
-    wrong = mismatch(tap, request.setup, elements, place.world_size)
     (resident,) = control.maximum([float(memory.resident_bytes())])
-    return judge(measurement, wrong, watch.seconds, int(resident))
-
-
-def judge(
-    measurement: Measurement, wrong: str | None, seconds: dict[str, float], resident: int
-) -> Outcome:
-    """Turns numbers into an outcome: the wire first, then whether training happened at all."""
-    kind, reason = "ok", None
-    if wrong is not None:
-        kind, reason = "inert", wrong
-    elif not all(math.isfinite(loss) for loss in measurement.losses):
-        kind, reason = "unsafe", f"The loss was not finite: {measurement.losses}."
-    elif measurement.skipped_steps == len(measurement.backward_seconds):
-        kind, reason = "unsafe", "Every timed step was skipped for overflow."
-    elif measurement.end_to_end_steps == 0:
-        kind, reason = "unsafe", "Every end-to-end step was skipped for overflow."
+    kind, reason = judge(measurement, wrong)
     return Outcome(
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         reason=reason,
         measurement=measurement,
-        seconds=seconds,
-        resident_bytes=resident,
+        seconds=watch.seconds,
+        resident_bytes=int(resident),
     )
+
+
+def judge(measurement: Measurement | None, wrong: str | None) -> tuple[OutcomeKind, str | None]:
+    """Kind and reason of the outcome: the wire first, then whether training happened at all."""
+    if measurement is None:
+        return "inert", wrong or "Another rank saw other collectives than the setup asks for."
+    if not all(math.isfinite(loss) for loss in measurement.losses):
+        return "unsafe", f"The loss was not finite: {measurement.losses}."
+    if measurement.skipped_steps == len(measurement.backward_seconds):
+        return "unsafe", "Every timed step was skipped for overflow."
+    if measurement.end_to_end_steps == 0:
+        return "unsafe", "Every end-to-end step was skipped for overflow."
+    return "ok", None
 
 
 def build_engine(task: Task, request: ProbeRequest) -> Engine:
@@ -117,32 +118,27 @@ def build_engine(task: Task, request: ProbeRequest) -> Engine:
     return FsdpRunner(task, request.setup, request.rendered)
 
 
-def _measure(meter: Meter, watch: Stopwatch, measure: Measure) -> tuple[Measurement, WireTap]:
+def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap) -> Measurement:
     with watch.phase("warm_up"):
         warm_up_steps, steady = meter.warm_up(measure)
     with watch.phase("timed"):
         steps = [meter.timed_step() for _ in range(measure.timed_steps)]
     with watch.phase("end_to_end"):
         seconds, applied = meter.end_to_end(measure.end_to_end_steps)
-    with watch.phase("wire"):
-        tap = meter.tapped_step()
-        tokens = meter.tokens_per_step()
-        peak = meter.peak_bytes()
-    measurement = Measurement(
+    return Measurement(
         forward_seconds=tuple(step.forward for step in steps),
         backward_seconds=tuple(step.backward for step in steps),
         step_seconds=tuple(step.step for step in steps),
         skipped_steps=sum(not step.applied for step in steps),
-        tokens_per_step=tokens,
+        tokens_per_step=meter.tokens_per_step(),
         end_to_end_seconds=seconds,
         end_to_end_steps=applied,
-        peak_memory_bytes=peak,
+        peak_memory_bytes=meter.peak_bytes(),
         wire=tap.collectives(),
-        losses=tuple(step.loss for step in steps),
-        warm_up_steps=warm_up_steps,
+        losses=tuple(meter.mean_losses(steps)),
+        warm_up_steps=1 + warm_up_steps,  # the tapped step was the first
         steady=steady,
     )
-    return measurement, tap
 
 
 class Meter:
@@ -213,7 +209,7 @@ class Meter:
         return seconds, applied
 
     def tapped_step(self) -> WireTap:
-        """One step whose gradient collectives are recorded; never timed."""
+        """The first step, whose gradient collectives are recorded; never timed."""
         tap = WireTap()
         for _ in range(self._accumulation):
             loss = self._engine.forward(next(self._task.batches))
@@ -228,6 +224,11 @@ class Meter:
         tokens = self._task.tokens(next(self._task.batches)) * self._accumulation
         (total,) = self._control.total([float(tokens)])
         return int(total)
+
+    def mean_losses(self, steps: Sequence[StepTimes]) -> list[float]:
+        """Loss of each step, averaged over the ranks; not finite if it was so on any of them."""
+        totals = self._control.total([step.loss for step in steps])
+        return [total / self._control.world_size for total in totals]
 
     def peak_bytes(self) -> int:
         """Peak memory of the fullest rank since the probe began."""

@@ -32,11 +32,11 @@ def gone(pids: list[int]) -> bool:
     ("how", "kind", "reason"),
     [
         ("raise", "crash", "ValueError: the workload is broken (hostile.py:"),
-        ("raise-on-rank-1", "crash", "Rank 1, phase 'warm_up': ValueError: the workload is"),
+        ("raise-on-rank-1", "crash", "Rank 1, phase 'wire': ValueError: the workload is"),
         ("exit", "crash", "The workload called exit with 3"),
-        ("exit-silently", "crash", "The workers ended in phase 'warm_up' without a word"),
-        ("sigkill-on-rank-1", "crash", "Rank 1 died of SIGKILL in phase 'warm_up'"),
-        ("segfault", "crash", "died of SIGSEGV in phase 'warm_up'"),
+        ("exit-silently", "crash", "The workers ended in phase 'wire' without a word"),
+        ("sigkill-on-rank-1", "crash", "Rank 1 died of SIGKILL in phase 'wire'"),
+        ("segfault", "crash", "died of SIGSEGV in phase 'wire'"),
         ("oom", "oom", "Out of memory"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_workload_that_sleeps_is_a_hang_and_the_log_shows_where(
     outcome = launch.probe(request_for(SETUP, workload=hostile(how)), 4)
     assert outcome.kind == "hang"
     assert outcome.reason is not None
-    assert "No answer within 4 s; the last phase was 'warm_up'" in outcome.reason
+    assert "No answer within 4 s; the last phase was 'wire'" in outcome.reason
     assert "misbehave" in outcome.log
     assert gone(pids)
 
@@ -88,8 +88,11 @@ def test_ten_megabytes_of_output_do_no_harm_and_the_launch_stays_warm(launch: La
     assert launch.probe(request_for(SETUP), 60).kind == "ok"
 
 
-def test_a_loss_that_is_not_finite_is_unsafe_and_the_launch_goes_on(launch: Launch) -> None:
-    outcome = launch.probe(request_for(SETUP, workload=hostile("nan")), 60)
+@pytest.mark.parametrize("how", ["nan", "nan-on-rank-1"])
+def test_a_loss_that_is_not_finite_on_any_rank_is_unsafe_and_the_launch_goes_on(
+    launch: Launch, how: str
+) -> None:
+    outcome = launch.probe(request_for(SETUP, workload=hostile(how)), 60)
     assert outcome.kind == "unsafe"
     assert launch.probe(request_for(SETUP), 60).kind == "ok"
 

@@ -58,7 +58,8 @@ def factory(micro_batch: int, rank: int, how: str = "", only: int = 0) -> Any:
         if not only or only == micro_batch:
             misbehave(how, rank)
         out: Tensor = model(batch).float().pow(2).mean()
-        return out * float("nan") if how == "nan" else out
+        spoilt = how == "nan" or (how == "nan-on-rank-1" and rank == 1)
+        return out * float("nan") if spoilt else out
 
     generator = torch.Generator().manual_seed(rank)
     batches = [torch.randn(micro_batch, FEATURES, generator=generator) for _ in range(3)]

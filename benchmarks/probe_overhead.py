@@ -3,8 +3,8 @@
 Run as ``python benchmarks/probe_overhead.py [SWEEP_FILE] [--setups N]``. Probes the first N
 setups of the sweep file three times: in one warm launch; each in a fresh launch that is warmed
 by a throw-away probe first, as a sweep warms every launch; each in a fresh launch that is not.
-Every figure includes starting and stopping the workers. Prints seconds a probe by phase, the
-ratios, and the share of wall time in timed steps.
+Prints wall seconds a probe with its share of starting and stopping workers, seconds by phase,
+the share of wall time in timed steps, and the ratios.
 """
 
 from __future__ import annotations
@@ -48,8 +48,13 @@ class Cost:
         return fmean(wall - sum(outcome.seconds.values()) for wall, outcome in self.answers)
 
     @property
+    def answer_seconds(self) -> float:
+        """Wall seconds from a request to its answer."""
+        return fmean(wall for wall, _ in self.answers)
+
+    @property
     def probe_seconds(self) -> float:
-        """Wall seconds a probe, launches included."""
+        """Wall seconds a probe, starting and stopping the workers included."""
         return self.wall_seconds / len(self.answers)
 
 
@@ -98,11 +103,18 @@ def fresh(launcher: LocalLauncher, setups: Sequence[Setup], spec: Spec, *, warme
 
 def report(name: str, cost: Cost) -> None:
     """Prints one series."""
-    print(f"{name}: {cost.probe_seconds:.2f} s a probe")
+    print(f"{name}: {cost.probe_seconds:.2f} s a probe, {cost.answer_seconds:.2f} s to answer")
     for phase in PHASES:
         print(f"  {phase:11} {cost.a_probe(phase):6.2f} s")
     print(f"  {'control':11} {cost.control:6.2f} s")
     print(f"  timed steps are {cost.a_probe('timed') / cost.probe_seconds:.0%} of the wall time")
+
+
+def compare(name: str, slow: Cost, warm: Cost) -> None:
+    """Prints the ratio to a warm probe, with and without its share of the launch."""
+    alone = slow.probe_seconds / warm.answer_seconds
+    shared = slow.probe_seconds / warm.probe_seconds
+    print(f"{name}: {alone:.1f} x a warm probe, {shared:.1f} x with its share of the launch")
 
 
 def main() -> None:
@@ -126,8 +138,8 @@ def main() -> None:
     report(f"{count} probes in one warm launch", one)
     report(f"{count} probes, each in a fresh launch, warmed as in a sweep", each)
     report(f"{count} probes, each in a fresh launch, not warmed", cold)
-    print(f"fresh and warmed / warm: {each.probe_seconds / one.probe_seconds:.1f}")
-    print(f"fresh, not warmed / warm: {cold.probe_seconds / one.probe_seconds:.1f}")
+    compare("each fresh and warmed", each, one)
+    compare("each fresh, not warmed", cold, one)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from autotune.launch import Launch, LaunchFailedError, LocalLauncher
 from autotune.outcome import Outcome, Probe
 from autotune.render import render
 from autotune.request import Measure, ProbeRequest
-from autotune.search import Search, Store
+from autotune.search import Proposal, Search, Store
 from autotune.setup import Setup
 from autotune.space import Space
 from autotune.spec import Spec
@@ -123,7 +123,7 @@ class Sweep:
         self._emit(
             SweepPlanned(
                 setups=len(self._valid),
-                measured=len({probe.setup for probe in self._probes}),
+                measured=len(self._measured() & self._valid.keys()),
                 probes=budget.probes,
                 minutes=budget.minutes,
             )
@@ -147,7 +147,7 @@ class Sweep:
         """Why the sweep is over, if it is."""
         if self._interrupted:
             return "interrupted"
-        if self._search is not None and not self._search.unmeasured:
+        if self._measured().issuperset(self._valid):
             return "exhausted"
         budget = self._plan.spec.budget
         wanted = 1 if self._probes and self._probes[-1].baseline else 2  # a baseline closes
@@ -157,6 +157,10 @@ class Sweep:
         if budget.minutes is not None and self._seconds_left(budget.minutes) < seconds:
             return "budget"
         return None
+
+    def _measured(self) -> set[Setup]:
+        """Setups that have a probe, the baseline's own included."""
+        return {probe.setup for probe in self._probes}
 
     def _seconds_left(self, minutes: float) -> float:
         return minutes * 60 - (time.monotonic() - self._clock)
@@ -182,8 +186,7 @@ class Sweep:
         self.spent.launches += 1
         self._emit(LaunchReady(launch=number, seconds=time.monotonic() - started))
         if launch.alive and warmed.kind == "ok":
-            probe = self._probe(launch, self._plan.baseline, baseline=True)
-            warmed = probe.outcome
+            warmed = self._take_baseline(launch)
         if warmed.kind == "ok":
             self._failures = 0
             return launch
@@ -207,21 +210,17 @@ class Sweep:
             self._search = self._make_search()
         served = 0
         first_resident = self._probes[-1].outcome.resident_bytes
-        while (end := self._end()) is None:
+        while (end := self._end()) is None and launch.alive:
             proposal = self._search.propose()
-            if proposal is None:
-                end = "exhausted"
-                break
-            probe = self._probe(launch, proposal.setup, baseline=False)
-            ratios = probe_ratios(self._probes, lambda item: item.backward_tokens_per_second)
-            self._search.tell(proposal, probe, ratios.get(probe.number))
+            assert proposal is not None  # else every valid setup has a probe
+            outcome = self._take(launch, proposal)
             served += 1
-            if not launch.alive or self._worn(served, first_resident, probe.outcome):
+            if self._worn(served, first_resident, outcome):
                 break
-            if served % BASELINE_EVERY == 0:
-                self._probe(launch, self._plan.baseline, baseline=True)
+            if launch.alive and served % BASELINE_EVERY == 0:
+                self._take_baseline(launch)
         if launch.alive and not self._probes[-1].baseline and end != "interrupted":
-            self._probe(launch, self._plan.baseline, baseline=True)
+            self._take_baseline(launch)
         return end
 
     def _make_search(self) -> Search:
@@ -250,18 +249,36 @@ class Sweep:
         limit = max(first_resident * GROWTH_LIMIT, first_resident + GROWTH_FLOOR_BYTES)
         return served >= self._plan.spec.probes_per_launch or outcome.resident_bytes > limit
 
-    def _ask(self, launch: Launch, setup: Setup, measure: Measure) -> Outcome:
-        spec = self._plan.spec
-        rendered = self.render(setup)
-        request = ProbeRequest(
-            setup=setup, rendered=rendered, workload=spec.workload, measure=measure
-        )
-        return launch.probe(request, spec.deadline_seconds)
-
     def render(self, setup: Setup) -> str:
         """The configuration text of a setup."""
         backend = backend_of(setup)
         return render(backend.template, backend.variables(setup), self._plan.spec.templates)
+
+    def _ask(self, launch: Launch, setup: Setup, measure: Measure) -> Outcome:
+        request = ProbeRequest(
+            setup=setup,
+            rendered=self.render(setup),
+            workload=self._plan.spec.workload,
+            measure=measure,
+        )
+        return launch.probe(request, self._plan.spec.deadline_seconds)
+
+    def _take_baseline(self, launch: Launch) -> Outcome:
+        """Probes the baseline and keeps the record before anybody hears of it."""
+        probe = self._probe(launch, self._plan.baseline, baseline=True)
+        self._store.add_baseline(probe)
+        self._emit(ProbeFinished(probe=probe, ratio=None))
+        return probe.outcome
+
+    def _take(self, launch: Launch, proposal: Proposal) -> Outcome:
+        """Probes what the search proposed; as `_take_baseline`."""
+        assert self._search is not None
+        probe = self._probe(launch, proposal.setup, baseline=False)
+        ratios = probe_ratios(self._probes, lambda item: item.backward_tokens_per_second)
+        ratio = ratios.get(probe.number)
+        self._search.tell(proposal, probe, ratio)
+        self._emit(ProbeFinished(probe=probe, ratio=ratio))
+        return probe.outcome
 
     def _probe(self, launch: Launch, setup: Setup, *, baseline: bool) -> Probe:
         number = 1 + max((probe.number for probe in self._probes), default=-1)
@@ -282,8 +299,4 @@ class Sweep:
         self._probes.append(probe)
         self.spent.probe_seconds += wall
         self._save_spent()
-        if baseline:
-            self._store.add_baseline(probe)
-        ratios = probe_ratios(self._probes, lambda item: item.backward_tokens_per_second)
-        self._emit(ProbeFinished(probe=probe, ratio=ratios.get(number)))
         return probe

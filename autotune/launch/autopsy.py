@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ def examine(folder: Path, phase: str) -> Outcome:
         folder: The launch's folder.
         phase: The last phase that the workers announced.
     """
-    killed = _killed_rank(folder)
     notes = _notes(folder)
-    if killed is not None:
-        rank, name = killed
-        hint = "; the kernel does this when memory runs out" if name == "SIGKILL" else ""
-        reason = f"Rank {rank} died of {name} in phase {phase!r}{hint}."
-        return Outcome(kind="crash", reason=reason, log=log_tail(folder, rank))
+    deaths = _deaths(folder)
+    # A rank that only lost its peers may abort on its way out, in a thread of gloo.
+    certain = [death for death in deaths if death.signal != signal.SIGABRT]
+    if certain or (deaths and not notes):
+        return _died((certain or deaths)[0], folder, phase)
     if notes:
         first = notes[0]
         reason = f"Rank {first['rank']}, phase {phase!r}: {first['reason']}"
@@ -39,20 +39,36 @@ def examine(folder: Path, phase: str) -> Outcome:
     return Outcome(kind="crash", reason=reason, log=log_tail(folder))
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A rank that a signal ended."""
+
+    rank: int
+    signal: signal.Signals
+
+
+def _died(death: Death, folder: Path, phase: str) -> Outcome:
+    kernel = death.signal == signal.SIGKILL
+    hint = "; the kernel does this when memory runs out" if kernel else ""
+    reason = f"Rank {death.rank} died of {death.signal.name} in phase {phase!r}{hint}."
+    return Outcome(kind="crash", reason=reason, log=log_tail(folder, death.rank))
+
+
 def _notes(folder: Path) -> list[dict[str, Any]]:
     """Failure notes, the earliest first: later ranks often only report the loss of the first."""
     notes = [json.loads(path.read_text()) for path in folder.glob("rank*.failure.json")]
     return sorted(notes, key=lambda note: float(note["at"]))
 
 
-def _killed_rank(folder: Path) -> tuple[int, str] | None:
-    """A rank that died of a signal other than torchrun's own SIGTERM."""
+def _deaths(folder: Path) -> list[Death]:
+    """Ranks that died of a signal other than torchrun's own SIGTERM."""
     report = folder / "torchrun.log"
     text = report.read_text(errors="replace") if report.exists() else ""
-    for rank, code in REPORT.findall(text):
-        if int(code) < 0 and -int(code) != signal.SIGTERM:
-            return int(rank), signal.Signals(-int(code)).name
-    return None
+    return [
+        Death(int(rank), signal.Signals(-int(code)))
+        for rank, code in REPORT.findall(text)
+        if int(code) < 0 and -int(code) != signal.SIGTERM
+    ]
 
 
 def log_tail(folder: Path, rank: int | None = None) -> str:

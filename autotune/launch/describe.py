@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.errors import EnvironmentFailedError
+from autotune.launch.extensions import VARIABLE, default_folder
 
 LIMIT_SECONDS = 180
 CPU_RANKS = 2  # enough to have a wire
@@ -73,4 +74,5 @@ def worker_environment(machine: Machine, ranks: int) -> dict[str, str]:
         environment["DS_ACCELERATOR"] = "cpu"
     environment["OMP_NUM_THREADS"] = str(max(1, machine.cores // ranks))
     environment["PYTHONUNBUFFERED"] = "1"
+    environment[VARIABLE] = str(default_folder())
     return environment

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 
 from autotune.errors import EnvironmentFailedError
 from autotune.launch.autopsy import examine, log_tail
+from autotune.launch.extensions import VARIABLE, ExtensionCache
 from autotune.launch.processes import dump_stacks, end_group
 from autotune.outcome import Outcome
 from autotune.request import ProbeRequest
@@ -89,6 +90,8 @@ class Launch:
         started = time.perf_counter()
         self._folder = folder
         self._phase = "start"
+        self._extensions = ExtensionCache(Path(environment[VARIABLE]))
+        self._extensions.enter()
         self._socket_folder = tempfile.TemporaryDirectory(prefix="autotune-")
         key = secrets.token_bytes(32)
         address = str(Path(self._socket_folder.name) / "controller")
@@ -219,3 +222,4 @@ class Launch:
         if hasattr(self, "_connection"):
             self._connection.close()
         self._socket_folder.cleanup()
+        self._extensions.leave()

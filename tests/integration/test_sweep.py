@@ -140,6 +140,7 @@ def test_a_sweep_measures_every_setup_and_ends_with_a_winner(folder: Path) -> No
     resumed = autotune("sweep", "sweep.yaml", "--resume", "--json", folder=folder)
     assert resumed.returncode == 0
     assert json.loads(resumed.stdout)["winner"] == result["winner"]
+    assert "starting" not in resumed.stderr  # nothing was left to measure
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,17 @@ def test_the_sigterm_that_torchrun_sends_to_the_others_is_not_a_cause(tmp_path: 
     assert examine(tmp_path, "timed").reason == "Rank 0, phase 'timed': the real cause"
 
 
+def test_a_rank_that_aborts_on_its_way_out_is_not_the_cause(tmp_path: Path) -> None:
+    note(tmp_path, 1, 1.0, "the real cause")
+    report(tmp_path, -6, 17)
+    assert examine(tmp_path, "timed").reason == "Rank 1, phase 'timed': the real cause"
+
+
+def test_an_abort_without_any_note_is_the_cause(tmp_path: Path) -> None:
+    report(tmp_path, -6, -15)
+    assert examine(tmp_path, "timed").reason == "Rank 0 died of SIGABRT in phase 'timed'."
+
+
 def test_without_notes_or_report_the_outcome_is_a_crash_with_torchruns_log(
     tmp_path: Path,
 ) -> None:

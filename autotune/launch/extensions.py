@@ -1,0 +1,58 @@
+"""A cache of compiled torch extensions of our own, since workers may be killed at any time.
+
+torch guards a build by the mere existence of a file. A worker that is killed while it holds it
+leaves it behind, and from then on whoever uses that extension waits for ever. In the user's own
+cache that would be their training; here it is found and removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+VARIABLE = "TORCH_EXTENSIONS_DIR"
+GUARD = "in-use"
+TORCH_LOCK = "lock"
+
+
+def default_folder() -> Path:
+    """The cache of this Python environment, below the user's: another would compile anew."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get(VARIABLE) or Path(cache) / "torch_extensions"
+    environment = hashlib.sha256(f"{sys.prefix} {sys.version}".encode()).hexdigest()[:12]
+    return Path(base) / f"autotune-{environment}"
+
+
+class ExtensionCache:
+    """One launch's use of a cache folder.
+
+    Every launch holds a shared file lock while it lives, which the system releases whatever
+    happens to the controller. Who can have it alone knows that no build is running.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._guard: IO[bytes] | None = None
+
+    def enter(self) -> None:
+        """Removes what killed workers left, if no other launch of this user is alive."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._guard = (self._folder / GUARD).open("wb")
+        try:
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # another launch is alive, and may be compiling
+        else:
+            for left in self._folder.rglob(TORCH_LOCK):
+                left.unlink(missing_ok=True)
+        fcntl.flock(self._guard, fcntl.LOCK_SH)
+
+    def leave(self) -> None:
+        """Lets others clean up. May be called twice."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,8 +153,10 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch.to(device)
     if isinstance(batch, dict):
         return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return type(batch)(move(item, device) for item in batch)  # type: ignore[call-arg]
+    if isinstance(batch, list | tuple):
+        items = [move(item, device) for item in batch]
+        # A named tuple takes its fields one by one.
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
     return batch
 
 

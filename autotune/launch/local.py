@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
@@ -161,12 +161,7 @@ class Launch:
             return None
         return message
 
-    def probe(
-        self,
-        request: ProbeRequest,
-        deadline_seconds: float,
-        on_phase: Callable[[str], None] = lambda phase: None,
-    ) -> Outcome:
+    def probe(self, request: ProbeRequest, deadline_seconds: float) -> Outcome:
         """Runs one probe. After ``hang`` or a lost launch, `alive` is False."""
         deadline = time.monotonic() + deadline_seconds
         self._phase = "start"
@@ -179,7 +174,6 @@ class Launch:
             if "outcome" in message:
                 return OUTCOME.validate_python(message["outcome"])
             self._phase = message["phase"]
-            on_phase(self._phase)
         return self._lost() if not self.alive else self._hung(deadline_seconds)
 
     def _lost(self) -> Outcome:

@@ -39,6 +39,10 @@ def test_leaving_twice_does_no_harm(tmp_path: Path) -> None:
     cache.enter()
     cache.leave()
     cache.leave()
+    lock = leave_lock(tmp_path)
+    cache.enter()
+    assert not lock.exists()
+    cache.leave()
 
 
 def test_the_cache_is_apart_from_the_users_own_but_in_the_place_they_chose(

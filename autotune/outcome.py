@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from statistics import median
+from typing import Literal, get_args
 
 from autotune.setup import Setup
 
-OutcomeKind = Literal["ok", "oom", "invalid", "inert", "unsafe", "hang", "crash"]
+OutcomeKind = Literal["ok", "pruned", "oom", "invalid", "inert", "unsafe", "hang", "crash"]
+Phase = Literal["search", "race", "confirm"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,13 @@ class Measurement:
         return applied * self.tokens_per_step / sum(self.backward_seconds)
 
     @property
+    def median_backward_tokens_per_second(self) -> float:
+        """As `backward_tokens_per_second`, at the median step: one stalled step moves it little."""
+        steps = len(self.backward_seconds)
+        applied = (steps - self.skipped_steps) / steps
+        return applied * self.tokens_per_step / median(self.backward_seconds)
+
+    @property
     def end_to_end_tokens_per_second(self) -> float:
         """Tokens whose gradient was applied over wall time."""
         return self.end_to_end_steps * self.tokens_per_step / self.end_to_end_seconds
@@ -79,13 +89,15 @@ class Outcome:
     """How a probe ended.
 
     Attributes:
-        kind: ``ok`` or the way it failed.
+        kind: ``ok`` or the way it failed; ``pruned`` when the controller stopped it early.
         reason: One sentence for people; None when ``ok``.
         log: Last lines of the workers' logs when the launch was lost.
         measurement: Present when the probe got as far as measuring.
         seconds: Wall time of each phase: ``build``, ``wire``, ``warm_up``, ``timed``,
             ``end_to_end``, ``clean_up``.
         resident_bytes: Resident memory of the fullest rank after the clean-up.
+        saved_seconds: What stopping early saved, at the pace of the steps that ran.
+        throttled: Why a GPU lowered its clocks while the steps were timed, as NVML names it.
     """
 
     kind: OutcomeKind
@@ -94,6 +106,8 @@ class Outcome:
     measurement: Measurement | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     resident_bytes: int = 0
+    saved_seconds: float = 0.0
+    throttled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +123,11 @@ class Probe:
         outcome: What was found.
         wall_seconds: From the request to the answer, seen by the controller.
         finished_at: ISO 8601 time, UTC.
+        phase: What it was taken for.
+        block: Number of its block in the phase, from 0; None in the search.
+        round: Number of the confirmation, from 0; a run can be confirmed again later.
+        control: Whether it is the baseline under its second label (A/A).
+        others_busy: Share of the machine's cores that other processes used meanwhile.
     """
 
     number: int
@@ -119,3 +138,8 @@ class Probe:
     outcome: Outcome
     wall_seconds: float
     finished_at: str
+    phase: Phase = "search"
+    block: int | None = None
+    round: int = 0
+    control: bool = False
+    others_busy: float | None = None

@@ -17,12 +17,14 @@ class Measure:
         warm_up_cap: Steps after which measuring starts, steady or not.
         timed_steps: Steps with per-phase times.
         end_to_end_steps: Steps of the pass without per-phase synchronisation.
+        burst_steps: Timed steps after which the controller may stop the probe; 0 for never.
     """
 
     warm_up_steps: int = 4
     warm_up_cap: int = 12
     timed_steps: int = 10
     end_to_end_steps: int = 5
+    burst_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,21 @@
 """Starting workers, talking to them and surviving them."""
 
 from autotune.launch.describe import Machine, describe_machine
-from autotune.launch.local import Launch, LaunchFailedError, LocalLauncher
+from autotune.launch.local import Burst, Judge, LaunchFailedError, LocalLauncher
+from autotune.launch.protocol import Launch, Launcher
+from autotune.launch.replay import Answer, Recorded, ReplayLauncher, Source
 
-__all__ = ["Launch", "LaunchFailedError", "LocalLauncher", "Machine", "describe_machine"]
+__all__ = [
+    "Answer",
+    "Burst",
+    "Judge",
+    "Launch",
+    "LaunchFailedError",
+    "Launcher",
+    "LocalLauncher",
+    "Machine",
+    "Recorded",
+    "ReplayLauncher",
+    "Source",
+    "describe_machine",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
@@ -23,14 +24,34 @@ from pydantic import TypeAdapter
 from autotune.errors import EnvironmentFailedError
 from autotune.launch.autopsy import examine, log_tail
 from autotune.launch.extensions import VARIABLE, ExtensionCache
+from autotune.launch.load import OtherLoad
 from autotune.launch.processes import dump_stacks, end_group
 from autotune.outcome import Outcome
 from autotune.request import ProbeRequest
 
 START_SECONDS = 300  # a cold file system can take minutes to import torch
 POLL_SECONDS = 0.2
+END_SECONDS = 10  # for agents that have a reason to end
+REPORT_SECONDS = 60  # torchrun grants the other ranks 30 s to end before it reports
+NOTES = ("*.json", "*.pid", "*.fatal")  # what workers leave in the launch's folder
 OUTCOME = TypeAdapter(Outcome)
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Steps of a probe that goes on, while the workers wait whether it should.
+
+    Attributes:
+        index: 0 after the warm-up, then counted in bursts of timed steps.
+        backward_seconds: Of its steps, on the slowest rank.
+    """
+
+    index: int
+    backward_seconds: tuple[float, ...]
+
+
+Judge = Callable[[Burst], str | None]  # why to stop the probe, or None to go on
 
 
 class LaunchFailedError(EnvironmentFailedError):
@@ -62,9 +83,13 @@ class LocalLauncher:
         """
         folder = self.folder / f"{number:03d}"
         folder.mkdir(parents=True, exist_ok=True)
-        for left in (*folder.glob("*.json"), *folder.glob("*.pid")):
+        for left in (item for kind in NOTES for item in folder.glob(kind)):
             left.unlink()
         return Launch(self.commands or (self._command(folder),), dict(self.environment), folder)
+
+    def clock(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
 
     def _command(self, folder: Path) -> tuple[str, ...]:
         return (
@@ -104,6 +129,8 @@ class Launch:
         }
         self._agents = [self._spawn(command, environment) for command in commands]
         self.alive = True
+        self.others_busy: float | None = None
+        """Share of the machine's cores that other processes used during the last probe."""
         self._connection = self._accept()
         self.ready_seconds = time.perf_counter() - started
 
@@ -161,23 +188,46 @@ class Launch:
             return None
         return message
 
-    def probe(self, request: ProbeRequest, deadline_seconds: float) -> Outcome:
-        """Runs one probe. After ``hang`` or a lost launch, `alive` is False."""
+    def probe(
+        self, request: ProbeRequest, deadline_seconds: float, judge: Judge | None = None
+    ) -> Outcome:
+        """Runs one probe. After ``hang`` or a lost launch, `alive` is False.
+
+        Args:
+            request: What to measure.
+            deadline_seconds: From now until the answer, the judge's own time included.
+            judge: Asked after each burst of steps; without one, every probe goes on.
+        """
+        load = OtherLoad([agent.pid for agent in self._agents])
+        try:
+            return self._converse(request, deadline_seconds, judge)
+        finally:
+            self.others_busy = load.share()
+
+    def _converse(
+        self, request: ProbeRequest, deadline_seconds: float, judge: Judge | None
+    ) -> Outcome:
         deadline = time.monotonic() + deadline_seconds
         self._phase = "start"
-        try:
-            self._connection.send_bytes(json.dumps(asdict(request)).encode())
-        except OSError:
-            self.alive = False
-            return self._lost()
+        self._send(asdict(request))
         while message := self._next_message(self._connection, deadline - time.monotonic()):
             if "outcome" in message:
                 return OUTCOME.validate_python(message["outcome"])
-            self._phase = message["phase"]
+            if "burst" in message:
+                self._send({"prune": _reason_to_stop(message["burst"], judge)})
+            else:
+                self._phase = message["phase"]
         return self._lost() if not self.alive else self._hung(deadline_seconds)
 
+    def _send(self, message: Message) -> None:
+        """Sends a message; workers that are gone show when the answer is read."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(json.dumps(message).encode())
+
     def _lost(self) -> Outcome:
-        self._wait(10)  # lets torchrun write its report
+        # torchrun reports at its end, after it has ended the other ranks.
+        self._wait(REPORT_SECONDS, any)
+        self._wait(END_SECONDS)
         self.kill()
         return examine(self._folder, self._phase)
 
@@ -191,20 +241,19 @@ class Launch:
             log=log_tail(self._folder),
         )
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, enough: Callable[[Iterable[bool]], bool] = all) -> None:
+        """Waits until all agents have ended, or ``any`` of them."""
         deadline = time.monotonic() + seconds
-        while not self._all_ended() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if enough([agent.poll() is not None for agent in self._agents]):
+                return
             time.sleep(POLL_SECONDS / 4)
 
     def stop(self) -> None:
         """Lets the workers leave in order; ends them when they do not."""
         if self.alive:
-            try:
-                self._connection.send_bytes(json.dumps({"stop": True}).encode())
-            except OSError:
-                pass
-            else:
-                self._wait(10)
+            self._send({"stop": True})
+            self._wait(END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -217,3 +266,9 @@ class Launch:
             self._connection.close()
         self._socket_folder.cleanup()
         self._extensions.leave()
+
+
+def _reason_to_stop(burst: Message, judge: Judge | None) -> str | None:
+    if judge is None:
+        return None
+    return judge(Burst(burst["index"], tuple(burst["backward_seconds"])))

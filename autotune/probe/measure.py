@@ -7,20 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
 from autotune.outcome import Measurement, Outcome, OutcomeKind
-from autotune.probe import memory
+from autotune.probe import health, memory
 from autotune.probe.control import Control
 from autotune.probe.deepspeed_engine import DeepSpeedRunner
 from autotune.probe.engine import Engine, RefusedSetupError
 from autotune.probe.fsdp_engine import FsdpRunner
+from autotune.probe.line import Line
 from autotune.probe.wire import WireTap, mismatch, trainable_elements
 from autotune.probe.workload import Rank, Task, build_task
 from autotune.request import Measure, ProbeRequest
 
+WINDOW = 4  # last steps of the warm-up that are looked at
 STEADY_TOLERANCE = 0.02  # two halves of the warm-up window agree within 2 %
 
 
@@ -33,6 +35,28 @@ class StepTimes:
     step: float
     applied: bool
     loss: float
+
+    @property
+    def whole(self) -> float:
+        """Seconds of all phases."""
+        return self.forward + self.backward + self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A probe that the controller stopped early."""
+
+    reason: str
+    saved_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the measuring part of a probe came to; empty when the wire was wrong."""
+
+    measurement: Measurement | None = None
+    stopped: Stopped | None = None
+    throttled: tuple[str, ...] = ()
 
 
 class Stopwatch:
@@ -53,22 +77,20 @@ class Stopwatch:
             self.seconds[name] = time.perf_counter() - start
 
 
-def run_probe(
-    request: ProbeRequest, place: Rank, control: Control, announce: Callable[[str], None]
-) -> Outcome:
+def run_probe(request: ProbeRequest, place: Rank, control: Control, line: Line) -> Outcome:
     """Runs one probe; every rank calls it and every rank gets the same outcome.
 
     Args:
         request: What to measure.
         place: This rank.
         control: Side channel between the ranks.
-        announce: Called with the name of each phase as it starts.
+        line: Hears of each phase as it starts, and may stop the probe after a burst of steps.
 
     Returns:
-        ``ok``, ``invalid``, ``inert`` or ``unsafe``. Whatever else goes wrong is raised, and
-        costs the launch, because the ranks may no longer agree on where they are.
+        ``ok``, ``pruned``, ``invalid``, ``inert`` or ``unsafe``. Whatever else goes wrong is
+        raised, and costs the launch, because the ranks may no longer agree on where they are.
     """
-    watch = Stopwatch(announce)
+    watch = Stopwatch(line.announce)
     memory.reset_peak(place.device)
     try:
         with watch.phase("build"):
@@ -82,24 +104,29 @@ def run_probe(
         tap = meter.tapped_step()
     wrong = mismatch(tap, request.setup, elements, place.world_size)
     (inert,) = control.maximum([float(wrong is not None)])
-    measurement = None if inert else _measure(meter, watch, request.measure, tap)
+    found = Finding() if inert else _measure(meter, watch, request.measure, tap, line)
     with watch.phase("clean_up"):
         engine.close()
         del engine, task, meter
         memory.release(place.device)
     (resident,) = control.maximum([float(memory.resident_bytes())])
-    kind, reason = judge(measurement, wrong)
+    kind, reason = judge(found, wrong)
     return Outcome(
         kind=kind,
         reason=reason,
-        measurement=measurement,
+        measurement=found.measurement,
         seconds=watch.seconds,
         resident_bytes=int(resident),
+        saved_seconds=found.stopped.saved_seconds if found.stopped else 0.0,
+        throttled=found.throttled,
     )
 
 
-def judge(measurement: Measurement | None, wrong: str | None) -> tuple[OutcomeKind, str | None]:
+def judge(found: Finding, wrong: str | None) -> tuple[OutcomeKind, str | None]:
     """Kind and reason of the outcome: the wire first, then whether training happened at all."""
+    measurement = found.measurement
+    if found.stopped is not None:
+        return "pruned", found.stopped.reason
     if measurement is None:
         return "inert", wrong or "Another rank saw other collectives than the setup asks for."
     if not all(math.isfinite(loss) for loss in measurement.losses):
@@ -118,16 +145,22 @@ def build_engine(task: Task, request: ProbeRequest) -> Engine:
     return FsdpRunner(task, request.setup, request.rendered)
 
 
-def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap) -> Measurement:
+def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap, line: Line) -> Finding:
+    steps: list[StepTimes] = []
     with watch.phase("warm_up"):
-        warm_up_steps, steady = meter.warm_up(measure)
-    with watch.phase("timed"):
-        steps = [meter.timed_step() for _ in range(measure.timed_steps)]
+        warm, is_steady = meter.warm_up(measure)
+        reason = line.ask(0, _backward(warm[-WINDOW:])) if measure.burst_steps and warm else None
+    if reason is None:
+        with watch.phase("timed"):
+            steps, reason = _timed(meter, measure, line)
+    throttled = meter.throttled()
+    if reason is not None:
+        return Finding(stopped=_stopped(reason, measure, warm, steps), throttled=throttled)
     with watch.phase("end_to_end"):
         seconds, applied = meter.end_to_end(measure.end_to_end_steps)
-    return Measurement(
+    measurement = Measurement(
         forward_seconds=tuple(step.forward for step in steps),
-        backward_seconds=tuple(step.backward for step in steps),
+        backward_seconds=_backward(steps),
         step_seconds=tuple(step.step for step in steps),
         skipped_steps=sum(not step.applied for step in steps),
         tokens_per_step=meter.tokens_per_step(),
@@ -136,9 +169,37 @@ def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap) -> 
         peak_memory_bytes=meter.peak_bytes(),
         wire=tap.collectives(),
         losses=tuple(meter.mean_losses(steps)),
-        warm_up_steps=1 + warm_up_steps,  # the tapped step was the first
-        steady=steady,
+        warm_up_steps=1 + len(warm),  # the tapped step was the first
+        steady=is_steady,
     )
+    return Finding(measurement=measurement, throttled=throttled)
+
+
+def _timed(meter: Meter, measure: Measure, line: Line) -> tuple[list[StepTimes], str | None]:
+    """The timed steps, and why the controller stopped them if it did.
+
+    After the last step nobody is asked: what has been measured by then is kept.
+    """
+    steps: list[StepTimes] = []
+    burst = measure.burst_steps
+    for done in range(1, measure.timed_steps + 1):
+        steps.append(meter.timed_step())
+        if burst and done % burst == 0 and done < measure.timed_steps:
+            reason = line.ask(done // burst, _backward(steps[-burst:]))
+            if reason is not None:
+                return steps, reason
+    return steps, None
+
+
+def _stopped(
+    reason: str, measure: Measure, warm: Sequence[StepTimes], steps: Sequence[StepTimes]
+) -> Stopped:
+    left = measure.timed_steps - len(steps) + measure.end_to_end_steps
+    return Stopped(reason, left * fmean(step.whole for step in (*warm, *steps)))
+
+
+def _backward(steps: Sequence[StepTimes]) -> tuple[float, ...]:
+    return tuple(step.backward for step in steps)
 
 
 class Meter:
@@ -191,14 +252,14 @@ class Meter:
             self._engine.end_micro_batch()
         return self._engine.step()
 
-    def warm_up(self, measure: Measure) -> tuple[int, bool]:
-        """Steps until the backward is steady. Returns the steps taken and whether it is."""
-        seconds: list[float] = []
-        while len(seconds) < measure.warm_up_cap:
-            seconds.append(self.timed_step().backward)
-            if len(seconds) >= measure.warm_up_steps and steady(seconds[-4:]):
-                return len(seconds), True
-        return len(seconds), False
+    def warm_up(self, measure: Measure) -> tuple[list[StepTimes], bool]:
+        """Steps until the backward is steady, and whether it is."""
+        steps: list[StepTimes] = []
+        while len(steps) < measure.warm_up_cap:
+            steps.append(self.timed_step())
+            if len(steps) >= measure.warm_up_steps and steady(_backward(steps[-WINDOW:])):
+                return steps, True
+        return steps, False
 
     def end_to_end(self, steps: int) -> tuple[float, int]:
         """Wall seconds of the slowest rank for ``steps`` steps, and how many were applied."""
@@ -230,13 +291,17 @@ class Meter:
         totals = self._control.total([step.loss for step in steps])
         return [total / self._control.world_size for total in totals]
 
+    def throttled(self) -> tuple[str, ...]:
+        """Why a GPU of any rank runs below its clocks now."""
+        return health.throttled(self._device, self._control)
+
     def peak_bytes(self) -> int:
         """Peak memory of the fullest rank since the probe began."""
         (peak,) = self._control.maximum([float(memory.peak_bytes(self._device))])
         return int(peak)
 
 
-def steady(window: list[float]) -> bool:
+def steady(window: Sequence[float]) -> bool:
     """Whether the medians of the two halves of ``window`` differ by at most 2 %."""
     half = len(window) // 2
     if half == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -13,7 +14,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from autotune.errors import UsageError
 from autotune.probe.control import Control
+from autotune.probe.line import ControllerGoneError, Line, connect
 from autotune.probe.measure import run_probe
 from autotune.probe.workload import Rank
 from autotune.request import Measure, ProbeRequest
@@ -38,29 +39,27 @@ def serve() -> None:
     """Joins the launch, then runs every probe that the controller sends, until it says stop."""
     folder = Path(os.environ["AUTOTUNE_LAUNCH_FOLDER"])
     rank = int(os.environ["RANK"])
+    # A fatal signal leaves its stack there; the file stays open to the very end.
+    faulthandler.enable((folder / f"rank{rank}.fatal").open("w"), all_threads=False)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _follow_controller(int(os.environ["AUTOTUNE_CONTROLLER"]))
     _write(folder / f"rank{rank}.pid", str(os.getpid()))
     with LastWords(rank, folder):
         place = _join()
         control = Control()
-        connection = _connect() if rank == 0 else None
+        line = Line(control, connect() if rank == 0 else None)
         gc.freeze()  # what the imports made stays; collections after each probe skip it
-        _send(connection, {"ready": True})
-        _answer_probes(place, control, connection)
+        line.send({"ready": True})
+        with contextlib.suppress(ControllerGoneError):
+            _answer_probes(place, control, line)
     dist.destroy_process_group()
 
 
-def _answer_probes(place: Rank, control: Control, connection: Connection[Any, Any] | None) -> None:
-    while not (message := control.share(_receive(connection))).get("stop"):
-        outcome = run_probe(
-            parse_request(message),
-            place,
-            control,
-            lambda phase: _send(connection, {"phase": phase}),
-        )
+def _answer_probes(place: Rank, control: Control, line: Line) -> None:
+    while not (message := line.next()).get("stop"):
+        outcome = run_probe(parse_request(message), place, control, line)
         control.barrier()
-        _send(connection, {"outcome": asdict(outcome)})
+        line.send({"outcome": asdict(outcome)})
 
 
 def _join() -> Rank:
@@ -74,29 +73,6 @@ def _join() -> Rank:
         device = torch.device("cpu")
         dist.init_process_group("gloo")
     return Rank(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device)
-
-
-def _connect() -> Connection[Any, Any]:
-    """Opens the authenticated connection to the controller."""
-    address = json.loads(os.environ["AUTOTUNE_ADDRESS"])
-    key = bytes.fromhex(os.environ["AUTOTUNE_KEY"])
-    return Client(address if isinstance(address, str) else tuple(address), authkey=key)
-
-
-def _send(connection: Connection[Any, Any] | None, message: Mapping[str, Any]) -> None:
-    if connection is not None:
-        connection.send_bytes(json.dumps(message).encode())
-
-
-def _receive(connection: Connection[Any, Any] | None) -> dict[str, Any] | None:
-    """The controller's next message on rank 0; a controller that is gone means stop."""
-    if connection is None:
-        return None
-    try:
-        message: dict[str, Any] = json.loads(connection.recv_bytes())
-    except (EOFError, OSError):
-        return {"stop": True}
-    return message
 
 
 class LastWords:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ from optuna.samplers import BaseSampler, BruteForceSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune.outcome import Probe
+from autotune.outcome import OutcomeKind, Probe
+from autotune.search.pruner import DUPLICATE, MAY_LEAD, ClearlyBehind, leader
 from autotune.search.store import Store, keep
 from autotune.setup import Setup
 from autotune.space import Space
@@ -69,9 +71,13 @@ class Search:
         """
         self._space = space
         self._valid = valid
-        self._study = store.search_study(make_sampler(exhaustive=exhaustive, seed=seed))
+        self._pruner = ClearlyBehind()
+        self._study = store.search_study(
+            make_sampler(exhaustive=exhaustive, seed=seed), self._pruner
+        )
         self._random = random.Random(seed)
         self._ratios: dict[Setup, float | None] = {baseline: 1.0}
+        self._pruned: dict[Setup, Mapping[int, float]] = {}
         self._left: list[Trial] = []
         self._recover()
         if not exhaustive:
@@ -83,19 +89,51 @@ class Search:
         for frozen in self._study.get_trials(deepcopy=False):
             record = frozen.user_attrs.get("probe")
             if record is not None:
-                self._ratios[Setup.from_dict(record["setup"])] = frozen.user_attrs.get("ratio")
+                setup = Setup.from_dict(record["setup"])
+                self._note(setup, record["outcome"]["kind"], frozen)
             if frozen.state != TrialState.RUNNING:
                 continue
             if record is not None:
-                self._close(frozen.number, frozen.user_attrs.get("ratio"))
+                self._close(Trial(self._study, frozen._trial_id), setup)
             else:
-                self._left.append(Trial(self._study, frozen._trial_id))
+                self._take_up(frozen)
 
-    def _close(self, trial: Trial | int, ratio: float | None) -> None:
+    def _note(self, setup: Setup, kind: OutcomeKind, frozen: FrozenTrial) -> None:
+        self._ratios[setup] = frozen.user_attrs.get("ratio")
+        if kind == "pruned":
+            self._pruned[setup] = frozen.intermediate_values
+
+    def _take_up(self, frozen: FrozenTrial) -> None:
+        """Continues a trial whose probe was lost."""
+        if not frozen.intermediate_values:
+            self._left.append(Trial(self._study, frozen._trial_id))
+            return
+        # What is reported cannot be reported anew, so the next probe needs a trial of its own.
+        self._study.enqueue_trial(frozen.params, skip_if_exists=True)
+        self._study.tell(frozen.number, state=TrialState.FAIL)
+
+    def _close(self, trial: Trial, setup: Setup) -> None:
+        """Tells a trial what its setup came to; a pruned one may win no more, but is valid."""
+        ratio = self._ratios[setup]
+        failed = ratio is None and setup not in self._pruned
+        if MAY_WIN not in self._frozen(trial).constraints:
+            trial.set_constraint(MAY_WIN, REFUSED if failed else ALLOWED)
         if ratio is None:
             self._study.tell(trial, state=TrialState.PRUNED)
         else:
             self._study.tell(trial, ratio)
+
+    def _frozen(self, trial: Trial) -> FrozenTrial:
+        return self._study.get_trials(deepcopy=False)[trial.number]
+
+    @property
+    def noise_floor(self) -> float | None:
+        """Standard deviation of the log ratio of two probes of one setup; None when unknown."""
+        return self._pruner.noise_floor
+
+    @noise_floor.setter
+    def noise_floor(self, value: float | None) -> None:
+        self._pruner.noise_floor = value
 
     @property
     def unmeasured(self) -> int:
@@ -115,12 +153,9 @@ class Search:
             if refusal is not None:
                 trial.set_user_attr("restriction", refusal.name)
                 trial.set_constraint(MAY_WIN, REFUSED)
-                self._close(trial, None)
+                self._study.tell(trial, state=TrialState.PRUNED)
             elif setup in self._ratios:
-                ratio = self._ratios[setup]
-                trial.set_user_attr("duplicate", True)
-                trial.set_constraint(MAY_WIN, REFUSED if ratio is None else ALLOWED)
-                self._close(trial, ratio)
+                self._repeat(trial, setup)
             else:
                 return Proposal(trial, setup)
             duplicates += 1
@@ -129,13 +164,50 @@ class Search:
     def _draw(self) -> Setup:
         return self._random.choice([item for item in self._valid if item not in self._ratios])
 
-    def tell(self, proposal: Proposal, probe: Probe, ratio: float | None) -> None:
-        """Keeps the probe and its ratio; None marks a setup that failed."""
+    def _repeat(self, trial: Trial, setup: Setup) -> None:
+        """Tells a trial what the first one of its setup was told."""
+        trial.set_user_attr(DUPLICATE, True)
+        for step, value in self._pruned.get(setup, {}).items():
+            trial.report(value, step)
+        self._close(trial, setup)
+
+    def reason_to_stop(self, proposal: Proposal, index: int, ratio: float) -> str | None:
+        """Why the running probe should stop early, or None to go on.
+
+        Args:
+            proposal: What is being probed.
+            index: Of the burst of steps; 0 is the warm-up.
+            ratio: Backward throughput in that burst over the neighbouring baseline's.
+        """
+        proposal.trial.report(ratio, index)
+        if not proposal.trial.should_prune():
+            return None
+        own = max(self._frozen(proposal.trial).intermediate_values.values())
+        best, limit = leader(self._study), self._pruner.limit
+        assert limit is not None  # else nothing is stopped
+        return (
+            f"{best / own:.2f}x slower than the leader after burst {index} of timed steps "
+            f"({own:.2f}x the baseline against {best:.2f}x; the limit is {math.exp(limit):.2f}x); "
+            "stopped early."
+        )
+
+    def tell(
+        self, proposal: Proposal, probe: Probe, ratio: float | None, *, may_lead: bool = True
+    ) -> None:
+        """Keeps the probe and its ratio.
+
+        Args:
+            proposal: What was probed.
+            probe: What it found.
+            ratio: Its score; None when it failed or was stopped early.
+            may_lead: Whether others may be stopped for being behind it. False for a setup that
+                is too slow end-to-end to enter the race.
+        """
         keep(proposal.trial, probe)
+        proposal.trial.set_user_attr(MAY_LEAD, may_lead)
         proposal.trial.set_user_attr("ratio", ratio)
-        proposal.trial.set_constraint(MAY_WIN, REFUSED if ratio is None else ALLOWED)
-        self._ratios[probe.setup] = ratio
-        self._close(proposal.trial, ratio)
+        self._note(probe.setup, probe.outcome.kind, self._frozen(proposal.trial))
+        self._close(proposal.trial, probe.setup)
 
 
 def make_sampler(*, exhaustive: bool, seed: int) -> BaseSampler:

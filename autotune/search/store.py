@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 from pydantic import TypeAdapter
 
 from autotune.errors import UsageError
@@ -16,6 +17,9 @@ from autotune.outcome import Probe
 FILE_NAME = "study.db"
 SEARCH = "search"
 BASELINE = "baseline"
+RACE = "race"
+CONFIRM = "confirm"
+STUDIES = (SEARCH, BASELINE, RACE, CONFIRM)
 PROBE = TypeAdapter(Probe)
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -24,32 +28,38 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 class Store:
     """The studies of one run.
 
-    The study ``search`` holds what Optuna proposed; ``baseline`` holds the repeated baseline
-    probes, which would otherwise be points of the search space that the sampler counts.
+    The study ``search`` holds what Optuna proposed; ``baseline`` holds the search's repeated
+    baseline probes, which would otherwise be points of the search space that the sampler
+    counts; ``race`` and ``confirm`` hold the probes of those phases.
     """
 
-    def __init__(self, folder: Path, *, create: bool) -> None:
-        """Opens the run in ``folder``.
+    def __init__(self, folder: Path | None, *, create: bool) -> None:
+        """Opens the run in ``folder``; None keeps one in memory, for a replay.
 
         Raises:
             UsageError: There is no run to open, or there is one already.
         """
+        self.folder = folder
+        self.storage = self._open(folder, create=create)
+        self._studies = {name: self._study(name) for name in STUDIES}
+
+    @classmethod
+    def _open(cls, folder: Path | None, *, create: bool) -> optuna.storages.BaseStorage:
+        if folder is None:
+            return optuna.storages.InMemoryStorage()
         path = folder / FILE_NAME
-        if create and self.exists(folder):
+        if create and cls.exists(folder):
             raise UsageError(
                 f"{folder} already holds a run. Continue it with --resume, or give the sweep "
                 "another name."
             )
-        if not create and not self.exists(folder):
+        if not create and not cls.exists(folder):
             raise UsageError(
                 f"{folder} holds no run (no {FILE_NAME}). Give the folder that autotune sweep "
                 "wrote, such as runs/quickstart."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-        self._baseline = self._study(BASELINE)
-        self._search = self._study(SEARCH)
+        return optuna.storages.RDBStorage(f"sqlite:///{path}")
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -64,32 +74,44 @@ class Store:
     @property
     def about(self) -> dict[str, Any]:
         """What the run is about, written by `describe`; empty for a new one."""
-        return dict(self._search.user_attrs)
+        return dict(self._studies[SEARCH].user_attrs)
 
-    def describe(self, about: dict[str, Any]) -> None:
+    def describe(self, about: Mapping[str, Any]) -> None:
         """Keeps ``about`` (JSON types) with the run, key by key."""
         for key, value in about.items():
-            self._search.set_user_attr(key, value)
+            self._studies[SEARCH].set_user_attr(key, value)
 
     def probes(self) -> list[Probe]:
         """Every finished probe, in the order in which they were taken."""
-        trials = self._search.get_trials(deepcopy=False) + self._baseline.get_trials(deepcopy=False)
+        trials = [trial for study in self._studies.values() for trial in _trials(study)]
         records = [trial.user_attrs["probe"] for trial in trials if "probe" in trial.user_attrs]
         return sorted(map(PROBE.validate_python, records), key=lambda probe: probe.number)
 
-    def add_baseline(self, probe: Probe) -> None:
-        """Keeps a baseline probe."""
-        trial = self._baseline.ask()
+    def add(self, probe: Probe) -> None:
+        """Keeps a probe that no search proposed: a baseline of the search, or one of a block.
+
+        Its trial is told the backward throughput, tokens per second.
+        """
+        study = self._studies[BASELINE if probe.phase == "search" else probe.phase]
+        trial = study.ask()
         keep(trial, probe)
         measurement = probe.outcome.measurement
         if probe.outcome.kind == "ok" and measurement is not None:
-            self._baseline.tell(trial, measurement.backward_tokens_per_second)
+            study.tell(trial, measurement.backward_tokens_per_second)
         else:
-            self._baseline.tell(trial, state=TrialState.PRUNED)
+            study.tell(trial, state=TrialState.PRUNED)
 
-    def search_study(self, sampler: optuna.samplers.BaseSampler) -> optuna.Study:
-        """The search's study, with a sampler."""
-        return optuna.load_study(study_name=SEARCH, storage=self.storage, sampler=sampler)
+    def search_study(
+        self, sampler: optuna.samplers.BaseSampler, pruner: optuna.pruners.BasePruner
+    ) -> optuna.Study:
+        """The search's study, with a sampler and a pruner."""
+        return optuna.load_study(
+            study_name=SEARCH, storage=self.storage, sampler=sampler, pruner=pruner
+        )
+
+
+def _trials(study: optuna.Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False)
 
 
 def keep(trial: Trial, probe: Probe) -> None:

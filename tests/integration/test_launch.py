@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,8 +15,11 @@ import psutil
 import pytest
 
 from autotune.launch import Launch, LaunchFailedError, LocalLauncher
+from autotune.launch.load import OtherLoad
+from autotune.request import Measure
+from autotune.workload import PythonFactory, Workload
 from tests.build import make_setup
-from tests.conftest import hostile, request_for
+from tests.conftest import WORKLOADS, hostile, request_for
 
 SETUP = make_setup()
 
@@ -52,6 +56,64 @@ def test_a_workload_that_breaks_is_an_outcome_and_its_workers_are_gone(
     assert reason in outcome.reason
     assert not launch.alive
     assert gone(pids)
+
+
+UNEVEN = """
+import sys, time
+sys.path.insert(0, {workloads!r})
+import hostile
+
+def factory(micro_batch, rank, slow, broken, how, where):
+    if rank == slow:
+        time.sleep(2)
+    if where == "build" and rank == broken:
+        hostile.misbehave(how, rank)
+    return hostile.factory(micro_batch, rank, how if where == "wire" and rank == broken else "")
+"""
+
+
+@pytest.mark.parametrize(
+    ("slow", "broken", "how", "where"),
+    [
+        (0, 1, "segfault", "wire"),
+        (1, 0, "segfault", "wire"),
+        (1, 1, "raise", "build"),
+        (0, 0, "raise", "build"),
+    ],
+)
+def test_a_rank_that_is_ahead_or_behind_breaks_in_its_own_phase(
+    launcher: LocalLauncher, tmp_path: Path, slow: int, broken: int, how: str, where: str
+) -> None:
+    (tmp_path / "uneven.py").write_text(UNEVEN.format(workloads=str(WORKLOADS)))
+    args = {"slow": slow, "broken": broken, "how": how, "where": where}
+    model = PythonFactory(path="uneven:factory", args=args, folder=str(tmp_path))
+    work = Workload(model=model, micro_batch=2, gradient_accumulation=2)
+    # Building FSDP needs no collective, so that no rank waits for another.
+    outcome = launcher.start(0).probe(request_for(make_setup(backend="fsdp"), workload=work), 60)
+    assert outcome.reason is not None
+    assert f"Rank {broken}" in outcome.reason
+    assert f"phase {where!r}" in outcome.reason
+    if how == "segfault":
+        assert "Fatal Python error: Segmentation fault" in outcome.log
+        assert "in misbehave" in outcome.log
+
+
+def test_the_work_of_other_processes_is_told_from_that_of_the_launch(
+    launch: Launch,
+) -> None:
+    assert launch.others_busy is None
+    long = Measure(warm_up_steps=4, warm_up_cap=4, timed_steps=200, end_to_end_steps=1)
+    everybody = OtherLoad([])  # takes the workers for strangers
+    assert launch.probe(request_for(SETUP, measure=long), 60).kind == "ok"
+    total, quiet = everybody.share(), launch.others_busy
+    assert quiet is not None
+    assert total - quiet > 0.3
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as stranger:
+        try:
+            assert launch.probe(request_for(SETUP, measure=long), 60).kind == "ok"
+        finally:
+            stranger.kill()
+    assert launch.others_busy > 0.2
 
 
 @pytest.mark.parametrize("how", ["sleep", "sleep-on-rank-1"])

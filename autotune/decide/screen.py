@@ -1,0 +1,95 @@
+"""Who goes from the search into the race."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autotune.decide.race import Out
+from autotune.decide.score import Standing
+from autotune.decide.stats import root_mean_square
+from autotune.outcome import Probe
+from autotune.setup import Setup
+
+LEAST_LIMIT = 0.08  # log ratio
+FLOORS = 4  # noise floors behind the leader that still enter the race
+MOST_ENTRANTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What the search leaves for the race.
+
+    Attributes:
+        entrants: Setups of the race beside the baseline, the best first.
+        log_ratios: Of each entrant to the baseline, from the search; optimistic, because the
+            best of many noisy numbers are the lucky ones.
+        dropped: The others, with the reason.
+        limit: How far behind the leader an entrant may be, log ratio.
+    """
+
+    entrants: tuple[Setup, ...]
+    log_ratios: Mapping[Setup, float]
+    dropped: tuple[Out, ...]
+    limit: float
+
+
+def screening_limit(noise_floor: float | None) -> float:
+    """How far behind the leader a setup may be and still enter the race, log ratio."""
+    return max(LEAST_LIMIT, FLOORS * (noise_floor or 0.0))
+
+
+def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | None) -> Screened:
+    """Keeps setups near the leader, at most `MOST_ENTRANTS`; the baseline needs no place.
+
+    Args:
+        ranked: Standings, the best backward ratio first.
+        baseline: What the user has today.
+        noise_floor: As `noise_floor` gives it; None when it is not known.
+    """
+    limit = screening_limit(noise_floor)
+    able = [item for item in ranked if math.log(item.end_to_end_ratio) >= -limit]
+    best = max((math.log(item.ratio) for item in able), default=0.0)
+    near = [
+        item for item in able if item.setup != baseline and best - math.log(item.ratio) <= limit
+    ]
+    kept = near[:MOST_ENTRANTS]
+    others = [item for item in ranked if item not in kept and item.setup != baseline]
+    return Screened(
+        entrants=tuple(item.setup for item in kept),
+        log_ratios={item.setup: math.log(item.ratio) for item in kept},
+        dropped=tuple(Out(item.setup, 0, _why(item, near, limit, best)) for item in others),
+        limit=limit,
+    )
+
+
+def _why(item: Standing, near: Sequence[Standing], limit: float, best: float) -> str:
+    if item in near:
+        return f"not among the best {MOST_ENTRANTS} of the search"
+    if math.log(item.end_to_end_ratio) < -limit:
+        return f"slower end-to-end than the baseline ({item.end_to_end_ratio:.2f}x)"
+    behind = -math.expm1(math.log(item.ratio) - best)
+    return f"{behind:.0%} behind the leader of the search, over {-math.expm1(-limit):.0%}"
+
+
+def noise_floor(probes: Iterable[Probe]) -> float | None:
+    """Standard deviation of the log ratio of two probes of one setup in one launch.
+
+    From the baseline against itself: neighbouring baseline probes of a launch in the search,
+    and the two labels of each block of a confirmation. None without such a pair.
+    """
+    ratios = baseline_log_ratios(probes)
+    return root_mean_square(ratios) if ratios else None
+
+
+def baseline_log_ratios(probes: Iterable[Probe]) -> list[float]:
+    """Log ratio of each baseline probe to the one before it in the same launch."""
+    launches: dict[int, list[float]] = {}
+    for probe in probes:
+        measured = probe.outcome.measurement
+        if (probe.baseline or probe.control) and probe.outcome.kind == "ok" and measured:
+            value = math.log(measured.median_backward_tokens_per_second)
+            launches.setdefault(probe.launch, []).append(value)
+    return [late - early for values in launches.values() for early, late in pairwise(values)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.outcome import Probe
+from autotune.outcome import Phase, Probe
 from autotune.setup import Setup
 
 
@@ -16,6 +16,46 @@ class SweepPlanned:
     measured: int
     probes: int | None
     minutes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """A phase begins.
+
+    Attributes:
+        phase: Which.
+        setups: Setups that it compares with the baseline.
+        launches: Launches that it takes at most; None for the search.
+    """
+
+    phase: Phase
+    setups: int
+    launches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStarted:
+    """A block begins: one probe of every entry, in a launch of its own."""
+
+    phase: Phase
+    number: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupLeft:
+    """A setup left the race or the confirmation."""
+
+    phase: Phase
+    setup: Setup
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetCut:
+    """Something was left out for want of budget."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +99,15 @@ class ProbeFinished:
     ratio: float | None
 
 
-Event = SweepPlanned | LaunchStarting | LaunchReady | LaunchEnded | ProbeStarted | ProbeFinished
+Event = (
+    SweepPlanned
+    | PhaseStarted
+    | BlockStarted
+    | SetupLeft
+    | BudgetCut
+    | LaunchStarting
+    | LaunchReady
+    | LaunchEnded
+    | ProbeStarted
+    | ProbeFinished
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,11 +58,12 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """How many combinations of values a restriction removed."""
+    """How many combinations of values a restriction removed, and the setups they led to."""
 
     restriction: str
     count: int
     reason: str
+    keys: tuple[str, ...]
 
 
 DEFAULT_AXES: Mapping[str, tuple[Any, ...]] = {
@@ -252,9 +252,16 @@ class Space:
 
     def removed(self) -> tuple[Removed, ...]:
         """What each restriction removed, the largest share first."""
-        refusals = (self.refusal(setup) for _, setup in self.choices())
-        counts = Counter(item for item in refusals if item is not None)
-        return tuple(Removed(item.name, count, item.reason) for item, count in counts.most_common())
+        refused: dict[Restriction, list[str]] = {}
+        for _, setup in self.choices():
+            refusal = self.refusal(setup)
+            if refusal is not None:
+                refused.setdefault(refusal, []).append(setup.key)
+        found = [
+            Removed(item.name, len(keys), item.reason, tuple(sorted(set(keys))))
+            for item, keys in refused.items()
+        ]
+        return tuple(sorted(found, key=lambda item: item.count, reverse=True))
 
     def _emptied(self) -> str:
         lines = [f"  {item.restriction}: {item.count} ({item.reason})" for item in self.removed()]

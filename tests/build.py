@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.outcome import Collective, Measurement, Outcome, OutcomeKind, Probe
+from autotune.outcome import Collective, Measurement, Outcome, OutcomeKind, Phase, Probe
 from autotune.setup import LossScale, Setup
 from autotune.space import Context
 from autotune.workload import Gpt, Workload
@@ -50,11 +50,19 @@ def make_context(**changes: Any) -> Context:
 
 
 def make_measurement(
-    backward: float = 0.1, *, end_to_end: float = 0.5, steps: int = 4, skipped: int = 0
+    backward: float = 0.1,
+    *,
+    end_to_end: float = 0.5,
+    steps: int = 4,
+    skipped: int = 0,
+    slowest: float | None = None,
+    steady: bool = True,
 ) -> Measurement:
+    """Equal steps; ``slowest`` replaces the last backward."""
+    stalled = () if slowest is None else (slowest,)
     return Measurement(
         forward_seconds=(0.05,) * steps,
-        backward_seconds=(backward,) * steps,
+        backward_seconds=(*(backward,) * (steps - len(stalled)), *stalled),
         step_seconds=(0.02,) * steps,
         skipped_steps=skipped,
         tokens_per_step=1000,
@@ -64,7 +72,7 @@ def make_measurement(
         wire=(Collective(kind="all_reduce", dtype="fp32", calls=2, bytes=4000),),
         losses=(1.0,) * steps,
         warm_up_steps=4,
-        steady=True,
+        steady=steady,
     )
 
 
@@ -77,8 +85,18 @@ def make_probe(
     launch: int = 0,
     baseline: bool = False,
     kind: OutcomeKind = "ok",
+    phase: Phase = "search",
+    block: int | None = None,
+    round: int = 0,
+    control: bool = False,
+    others_busy: float | None = None,
+    measurement: Measurement | None = None,
+    saved_seconds: float = 0.0,
+    throttled: tuple[str, ...] = (),
 ) -> Probe:
+    """A probe; ``measurement`` replaces the one that ``backward`` and ``end_to_end`` describe."""
     ok = kind == "ok"
+    measured = measurement or make_measurement(backward, end_to_end=end_to_end)
     return Probe(
         number=number,
         launch=launch,
@@ -88,9 +106,16 @@ def make_probe(
         outcome=Outcome(
             kind=kind,
             reason=None if ok else "because",
-            measurement=make_measurement(backward, end_to_end=end_to_end) if ok else None,
+            measurement=measured if ok else measurement,
             seconds={"timed": 1.0},
+            saved_seconds=saved_seconds,
+            throttled=throttled,
         ),
         wall_seconds=2.0,
         finished_at="2026-01-01T00:00:00+00:00",
+        phase=phase,
+        block=block,
+        round=round,
+        control=control,
+        others_busy=others_busy,
     )

@@ -1,5 +1,46 @@
 """Pure decisions on measured numbers: no I/O."""
 
+from autotune.decide.confirm import Candidates, Claim, Verdict, candidates, verdict
+from autotune.decide.race import (
+    Block,
+    Entry,
+    Observation,
+    Out,
+    Rules,
+    State,
+    absorb,
+    next_block,
+    observe,
+    start_confirmation,
+    start_race,
+)
 from autotune.decide.score import Standing, probe_ratios, standings, winner
+from autotune.decide.screen import Screened, noise_floor, screen
+from autotune.decide.stats import Estimate
 
-__all__ = ["Standing", "probe_ratios", "standings", "winner"]
+__all__ = [
+    "Block",
+    "Candidates",
+    "Claim",
+    "Entry",
+    "Estimate",
+    "Observation",
+    "Out",
+    "Rules",
+    "Screened",
+    "Standing",
+    "State",
+    "Verdict",
+    "absorb",
+    "candidates",
+    "next_block",
+    "noise_floor",
+    "observe",
+    "probe_ratios",
+    "screen",
+    "standings",
+    "start_confirmation",
+    "start_race",
+    "verdict",
+    "winner",
+]

@@ -14,13 +14,23 @@ from autotune.setup import Setup
 Throughput = Callable[[Measurement], float]
 
 
+def backward_rate(measurement: Measurement) -> float:
+    """What setups are ranked by: backward tokens per second at the median step."""
+    return measurement.median_backward_tokens_per_second
+
+
+def end_to_end_rate(measurement: Measurement) -> float:
+    """What a winner must not lose in: tokens per second of the whole step."""
+    return measurement.end_to_end_tokens_per_second
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a setup stands against the baseline; ratios above 1 are better.
 
     Attributes:
         setup: The setup.
-        ratio: Backward tokens per second over the baseline's.
+        ratio: Backward tokens per second, at the median step, over the baseline's.
         end_to_end_ratio: End-to-end tokens per second over the baseline's.
     """
 
@@ -81,8 +91,8 @@ def standings(probes: Sequence[Probe], baseline: Setup) -> list[Standing]:
 
     A setup's ratio is the median of its probes' ratios; the baseline's is 1.
     """
-    backward = probe_ratios(probes, lambda item: item.backward_tokens_per_second)
-    whole = probe_ratios(probes, lambda item: item.end_to_end_tokens_per_second)
+    backward = probe_ratios(probes, backward_rate)
+    whole = probe_ratios(probes, end_to_end_rate)
     numbers: Mapping[Setup, list[int]] = defaultdict(list)
     for probe in probes:
         if probe.number in backward:

@@ -9,6 +9,8 @@ from statistics import fmean, stdev
 
 from scipy import optimize, stats
 
+# Spread of a setup against the mean of two baseline probes, over that against one.
+AGAINST_TWO = math.sqrt(3) / 2
 POWER = 0.9  # chance to resolve a difference that is really there
 
 

@@ -64,6 +64,7 @@ class Spec:
         templates: Folder of the user's own templates; absolute.
         measure: How long a probe measures.
         source: The sweep file; absolute.
+        home: Folder from which relative paths in it start; absolute.
     """
 
     name: str
@@ -79,13 +80,15 @@ class Spec:
     templates: Path | None
     measure: Measure
     source: Path
+    home: Path
 
 
-def read_spec(path: Path) -> Spec:
+def read_spec(path: Path, home: Path | None = None) -> Spec:
     """Reads a sweep file.
 
     Args:
-        path: The file; relative paths in it start from its folder.
+        path: The file.
+        home: Folder from which relative paths in it start; its own by default.
 
     Raises:
         UsageError: It cannot be read, or something in it is wrong. The message names every
@@ -93,10 +96,11 @@ def read_spec(path: Path) -> Spec:
     """
     document = read_yaml(_text(path))
     sweep, found = validate(document)
-    faults = [*found, *_folders(document, path.parent)]
+    home = (home or path.parent).absolute()
+    faults = [*found, *_folders(document, home)]
     if sweep is None or faults:
         raise UsageError(report(_printable(path), faults))
-    return _spec(sweep, path.absolute())
+    return _spec(sweep, path.absolute(), home)
 
 
 def _text(path: Path) -> str:
@@ -147,12 +151,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _spec(sweep: SweepFile, source: Path) -> Spec:
+def _spec(sweep: SweepFile, source: Path, home: Path) -> Spec:
     local = sweep.launch.local
     target = sweep.target
     return Spec(
         name=sweep.name,
-        workload=_workload(sweep.workload, source.parent),
+        workload=_workload(sweep.workload, home),
         ranks=local.ranks,
         deadline_seconds=local.deadline_seconds,
         probes_per_launch=local.probes_per_launch,
@@ -161,9 +165,10 @@ def _spec(sweep: SweepFile, source: Path) -> Spec:
         target=None if target is None else Target(**target.model_dump()),
         budget=Budget(**sweep.budget.model_dump()),
         margin=sweep.margin,
-        templates=None if sweep.templates is None else source.parent / sweep.templates,
+        templates=None if sweep.templates is None else home / sweep.templates,
         measure=Measure(**sweep.measure.model_dump()),
         source=source,
+        home=home,
     )
 
 

@@ -21,18 +21,18 @@ def test_the_sweep_file_and_the_factory_of_the_readme_work(tmp_path: Path) -> No
     (tmp_path / "mypackage" / "tuning.py").write_text(block("python"))
     text = block("yaml")
     assert "budget: {minutes: 10}" in text
-    (tmp_path / "mine.yaml").write_text(text.replace("{minutes: 10}", "{probes: 5}"))
+    (tmp_path / "mine.yaml").write_text(text.replace("{minutes: 10}", "{probes: 12}"))
     planned = autotune("plan", "mine.yaml", folder=tmp_path)
     assert planned.returncode == 0, planned.stderr
     done = autotune("sweep", "mine.yaml", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr  # no budget for a confirmation
     (tmp_path / "runs" / "mine").rename(tmp_path / "runs" / "tried")
     assert {row["outcome"] for row in rows(tmp_path).values()} == {"ok"}
 
 
 def test_every_command_of_the_readme_is_one(tmp_path: Path) -> None:
     commands = set(re.findall(r"autotune (\w+) ", README.read_text()))
-    known = {"plan", "sweep", "show", "export", "doctor"}
+    known = {"plan", "sweep", "confirm", "show", "export", "doctor"}
     for name in commands & known:
         assert autotune(name, "--help", folder=tmp_path).returncode == 0
     assert known <= commands

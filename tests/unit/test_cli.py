@@ -25,6 +25,14 @@ def autotune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         (("plan", "missing.yaml"), "missing.yaml"),
         (("sweep", "missing.yaml"), "missing.yaml"),
         (("sweep", "wrong.yaml"), "wrong.yaml:2: nmae: is not a known key; did you mean name?"),
+        (("sweep", "any.yaml", "--budget", "soon"), "'soon' is no budget; allowed: a time such as"),
+        (("sweep", "any.yaml", "--budget", "0m"), "'0m' is no budget"),
+        (("sweep", "any.yaml", "--budget", "1.5p"), "'1.5p' is no budget"),
+        (("sweep",), "Give the sweep file"),
+        (("sweep", "--replay", "runs/none"), "holds no run"),
+        (("confirm", "runs/none"), "holds no run"),
+        (("confirm", "runs/none", "--launches", "3"), "3 are too few for a verdict"),
+        (("doctor", "any.yaml"), "only used with --noise"),
         (("show", "runs/none"), "holds no run"),
         (("export", "runs/none", "--to", "deepspeed"), "holds no run"),
     ],
@@ -41,7 +49,7 @@ def test_wrong_input_is_one_error_on_stderr_and_exit_code_2(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("arguments", [("--nonsense",), ("sweep",), ("export", "x")])
+@pytest.mark.parametrize("arguments", [("--nonsense",), ("confirm",), ("export", "x")])
 def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert autotune(*arguments, folder=tmp_path).returncode == 2
 

@@ -1,0 +1,100 @@
+"""What a sweep would try and cost, and what it did cost, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.console.formats import count, format_budget
+from autotune.outcome import PHASES
+
+NAME = 9  # columns of a phase's name
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """What a sweep would try, in words, and what it would cost where that is known."""
+    axes = [f"  {name}: {', '.join(map(str, values))}" for name, values in plan["axes"].items()]
+    removed = [
+        f"  {item['count']:5d}  {item['restriction']}: {item['reason']}" for item in plan["removed"]
+    ]
+    total = len(plan["setups"]) + sum(item["count"] for item in plan["removed"])
+    setups = [f"  {key}" for key in plan["setups"]]
+    return [
+        f"{plan['name']}: {plan['ranks']} ranks on {plan['device']}",
+        "knobs:",
+        *axes,
+        f"{total} combinations, {total - len(setups)} removed" + (":" if removed else ""),
+        *removed,
+        f"{len(setups)} setups to try:",
+        *setups,
+        f"baseline: {plan['baseline']}",
+        *_phase_lines(plan["planned"]),
+        f"budget: {format_budget(plan['planned'])}",
+    ]
+
+
+def _phase_lines(planned: Mapping[str, Any]) -> list[str]:
+    """Expected cost of each phase as ranges, and where the estimate is from."""
+    phases = planned.get("phases")
+    if not phases:
+        return []
+    sums = {
+        name: [sum(phases[phase][name][end] for phase in phases) for end in (0, 1)]
+        for name in ("launches", "probes", "minutes")
+    }
+    source = f", from {planned['from']}" if planned.get("from") else ""
+    return [
+        f"expected cost{source}:",
+        *(f"  {phase:{NAME}}{_ranges(phases[phase])}" for phase in phases),
+        f"  {'in all':{NAME}}{_ranges(sums)}",
+    ]
+
+
+def _ranges(cost: Mapping[str, Sequence[float]]) -> str:
+    launches, probes = (
+        count(cost[name][0], noun) if cost[name] == [1, 1] else f"{_range(cost[name])} {name}"
+        for name, noun in (("launches", "launch"), ("probes", "probe"))
+    )
+    return f"{launches}, {probes}, {_minutes(cost['minutes'])} minutes"
+
+
+def _range(low_high: Sequence[float]) -> str:
+    low, high = low_high
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _minutes(low_high: Sequence[float]) -> str:
+    low, high = (f"{minutes:.1f}" for minutes in low_high)
+    return low if low == high else f"{low} to {high}"
+
+
+def spent_lines(result: Mapping[str, Any]) -> list[str]:
+    """What each phase cost, beside what was planned for it, and what pruning saved."""
+    spent, planned = result["spent"], result["planned"]
+    expected = planned.get("phases") or {}
+    lines = [
+        f"{phase:{NAME}}{_spent(spent['phases'][phase], expected.get(phase))}"
+        for phase in PHASES
+        if phase in spent["phases"]
+    ]
+    if spent["wall_seconds"] is not None:
+        lines.append(
+            f"{'in all':{NAME}}{count(spent['launches'], 'launch')}, "
+            f"{count(spent['probes'], 'probe')}, {spent['wall_seconds'] / 60:.1f} minutes; "
+            f"budget {format_budget(planned)}"
+        )
+    if spent["saved_seconds"]:
+        lines.append(f"{'pruning':{NAME}}saved {spent['saved_seconds']:.1f} s")
+    return lines
+
+
+def _spent(cost: Mapping[str, float], expected: Mapping[str, Sequence[float]] | None) -> str:
+    launches, probes = count(cost["launches"], "launch"), count(cost["probes"], "probe")
+    minutes = f"{cost['seconds'] / 60:.1f} minutes"
+    if expected is None:
+        return f"{launches}, {probes}, {minutes}"
+    return (
+        f"{launches} (planned {_range(expected['launches'])}), "
+        f"{probes} (planned {_range(expected['probes'])}), "
+        f"{minutes} (planned {_minutes(expected['minutes'])})"
+    )

@@ -1,0 +1,268 @@
+"""Who goes into the confirmation, with how many launches, and the verdict that ends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from autotune.decide.race import (
+    LEAST_LAUNCHES,
+    Entry,
+    Out,
+    State,
+    against_baseline,
+    behind,
+    claim_confidence,
+    spread_of,
+)
+from autotune.decide.stats import Estimate, estimate, holm, launches_for, slower_p
+from autotune.setup import Setup
+
+VerdictName = Literal["confirmed", "keep-baseline", "inconclusive"]
+RIVALS = 2  # candidates beside the leader
+MOST_LAUNCHES = 30
+ERRORS = 2  # standard errors by which the expected gain may be wrong
+MEMORY_STEP = math.log(1.05)  # peaks closer than 5 % count as equal
+WIRES = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Who is confirmed, and in how many launches.
+
+    Attributes:
+        setups: The leader first, then at most `RIVALS`.
+        distance: Log ratio between the expected gain and the margin, and at least the margin.
+        launches: Launches that the confirmation is expected to take.
+    """
+
+    setups: tuple[Setup, ...]
+    distance: float
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A candidate against the baseline, in the confirmation alone.
+
+    Attributes:
+        setup: The candidate.
+        backward: Log ratio of backward throughput.
+        end_to_end: Log ratio of end-to-end throughput.
+    """
+
+    setup: Setup
+    backward: Estimate
+    end_to_end: Estimate
+
+    @property
+    def may_win(self) -> bool:
+        """Whether the whole step was not shown to be slower than the baseline's."""
+        return self.end_to_end.high >= 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a sweep ends.
+
+    Attributes:
+        name: ``confirmed``, ``keep-baseline`` or ``inconclusive``.
+        why: One sentence on what decided it.
+        winner: The setup to use.
+        claim: What was shown about the winner; when the baseline is kept, about its best
+            challenger. None when nothing was compared.
+        equivalent: Candidates that cannot be told apart from the fastest one.
+        launches: Complete blocks behind it.
+        control: Log ratio of the baseline to itself; None for under 2 launches.
+        claims: Every candidate that came through.
+        out: Candidates that failed.
+    """
+
+    name: VerdictName
+    why: str
+    winner: Setup
+    claim: Claim | None = None
+    equivalent: tuple[Setup, ...] = ()
+    launches: int = 0
+    control: Estimate | None = None
+    claims: tuple[Claim, ...] = ()
+    out: tuple[Out, ...] = ()
+
+
+def preference(setup: Setup, baseline: Setup, peak_memory_bytes: float) -> tuple[object, ...]:
+    """Sort key among setups that cannot be told apart; the first is chosen.
+
+    Safer wire dtype, then safer precision, then less memory (in steps of 5 %), then fewer
+    changes from the baseline.
+    """
+    before, now = baseline.to_dict(), setup.to_dict()
+    return (
+        WIRES.index(setup.grad_comm_dtype),
+        PRECISIONS.index(setup.precision),
+        round(math.log(max(peak_memory_bytes, 1.0)) / MEMORY_STEP),
+        sum(now[knob] != before[knob] for knob in now),
+        setup.key,
+    )
+
+
+def peak_of(state: State, setup: Setup) -> float:
+    """Mean peak memory of a setup over the blocks, bytes; 0 before the first."""
+    peaks = [row[Entry(setup)].peak_memory_bytes for row in state.rows if Entry(setup) in row]
+    return fmean(peaks) if peaks else 0.0
+
+
+def candidates(race: State, screened: Mapping[Setup, float], noise_floor: float) -> Candidates:
+    """The leader, the setup that the tie rule prefers, and the next best.
+
+    Args:
+        race: The race when it is over, or before its first block when it was skipped.
+        screened: Log ratio of each entrant to the baseline in the search; used without blocks.
+        noise_floor: Standard deviation of the log ratio of two probes of one setup in one
+            launch; used as the spread when the race had fewer than 2 blocks.
+
+    Returns:
+        The distance is that of the nearer end of the expected gain's range, +- 2 standard
+        errors, since the leader's estimate is optimistic.
+    """
+    ranked = sorted(race.setups, key=lambda setup: _gain(race, setup, screened), reverse=True)
+    if not ranked:
+        return Candidates((), 0.0, 0)
+    chosen = _leader_and_rivals(race, ranked)
+    spread = spread_of(race) if len(race.rows) > 1 else noise_floor
+    error = spread / math.sqrt(max(1, len(race.rows)))
+    margin = race.rules.log_margin
+    distance = max(margin, abs(_gain(race, ranked[0], screened) - margin) - ERRORS * error)
+    launches = launches_for(
+        distance,
+        spread,
+        claim_confidence(race.rules, len(chosen)),
+        least=LEAST_LAUNCHES,
+        most=MOST_LAUNCHES,
+    )
+    return Candidates(chosen, distance, launches)
+
+
+def _leader_and_rivals(race: State, ranked: Sequence[Setup]) -> tuple[Setup, ...]:
+    leader, *others = ranked
+    if not others:
+        return (leader,)
+    safest = min(others, key=lambda item: preference(item, race.baseline, peak_of(race, item)))
+    rest = [item for item in others if item != safest]
+    return (leader, safest, *rest[: RIVALS - 1])
+
+
+def _gain(race: State, setup: Setup, screened: Mapping[Setup, float]) -> float:
+    """Log ratio to the baseline by the race, or by the search where no block was run."""
+    return fmean(against_baseline(race, setup)) if race.rows else screened[setup]
+
+
+def verdict(state: State) -> Verdict:
+    """The verdict of a confirmation, on its own blocks alone.
+
+    ``confirmed``: the interval of a candidate lies above 1 + margin. ``keep-baseline``: those
+    of all candidates lie below it. ``inconclusive``: otherwise, with fewer than
+    `LEAST_LAUNCHES` launches, or when the baseline differs from itself.
+    """
+    assert state.stage == "confirm"
+    if not state.entrants:
+        return Verdict(
+            name="keep-baseline", why="nothing came close enough to it", winner=state.baseline
+        )
+    launches = len(state.rows)
+    if launches < 2 or not state.setups:
+        too_few = f"{launches} launches are too few, a verdict takes {LEAST_LAUNCHES}"
+        return Verdict(
+            name="inconclusive",
+            why=too_few if state.setups else "every candidate failed",
+            winner=state.setups[0] if state.setups else state.baseline,
+            launches=launches,
+            out=state.out,
+        )
+    return _judge(state, _claims(state), _control(state))
+
+
+def _claims(state: State) -> tuple[Claim, ...]:
+    confidence = claim_confidence(state.rules, len(state.entrants))
+    return tuple(
+        Claim(
+            setup,
+            estimate(against_baseline(state, setup), confidence),
+            estimate(against_baseline(state, setup, "end_to_end"), confidence),
+        )
+        for setup in state.setups
+    )
+
+
+def _control(state: State) -> Estimate:
+    """The baseline against itself: both probes run one text under two labels."""
+    first, second = Entry(state.baseline), Entry(state.baseline, control=True)
+    ratios = [row[second].backward - row[first].backward for row in state.rows]
+    return estimate(ratios, state.rules.control_confidence)
+
+
+def _judge(state: State, claims: Sequence[Claim], control: Estimate) -> Verdict:
+    margin = state.rules.log_margin
+    able = [claim for claim in claims if claim.may_win]
+    alike = _alike(state, able)
+    shown = [claim for claim in alike if claim.backward.low > margin] or [
+        claim for claim in able if claim.backward.low > margin
+    ]
+    name, why = _name(state, able, shown, control)
+    leading = _choose(state, shown or alike or list(claims))
+    keeps = name == "keep-baseline" or leading.backward.mean <= 0 or not leading.may_win
+    return Verdict(
+        name=name,
+        why=why,
+        winner=state.baseline if keeps else leading.setup,
+        claim=leading,
+        equivalent=tuple(claim.setup for claim in alike),
+        launches=len(state.rows),
+        control=control,
+        claims=tuple(claims),
+        out=state.out,
+    )
+
+
+def _name(
+    state: State, able: Sequence[Claim], shown: Sequence[Claim], control: Estimate
+) -> tuple[VerdictName, str]:
+    margin = state.rules.log_margin
+    if len(state.rows) < LEAST_LAUNCHES:
+        return "inconclusive", (
+            f"{len(state.rows)} launches are too few, a verdict takes {LEAST_LAUNCHES}"
+        )
+    if control.excludes(0.0):
+        low, high = control.interval
+        return "inconclusive", (
+            f"the baseline differs from itself ({low:.3f}x to {high:.3f}x), so other differences "
+            "mean nothing"
+        )
+    if shown:
+        return "confirmed", f"the interval lies above 1 + margin ({1 + state.rules.margin:g})"
+    if all(claim.backward.high < margin for claim in able):
+        slower = "" if able else "; every candidate is slower end-to-end"
+        return "keep-baseline", f"no candidate gains more than {state.rules.margin:.2%}{slower}"
+    return "inconclusive", f"the interval contains 1 + margin ({1 + state.rules.margin:g})"
+
+
+def _alike(state: State, able: Sequence[Claim]) -> list[Claim]:
+    """The fastest claim and those that a paired t-test with Holm cannot tell from it."""
+    if not able:
+        return []
+    best = max(able, key=lambda claim: claim.backward.mean)
+    others = [claim for claim in able if claim is not best]
+    p_values = [slower_p(behind(state, claim.setup, best.setup)) for claim in others]
+    slower = holm(p_values, 1 - state.rules.confidence)
+    return [best, *(claim for claim, worse in zip(others, slower, strict=True) if not worse)]
+
+
+def _choose(state: State, claims: Sequence[Claim]) -> Claim:
+    """By the tie rule, never by the noisy mean."""
+    return min(
+        claims,
+        key=lambda claim: preference(claim.setup, state.baseline, peak_of(state, claim.setup)),
+    )

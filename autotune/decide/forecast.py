@@ -1,0 +1,94 @@
+"""What a sweep is expected to cost, phase by phase, as ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.decide.budget import LEAST_ENTRIES, Amount, Costs, allowance
+from autotune.decide.confirm import MOST_LAUNCHES, RIVALS
+from autotune.decide.race import LEAST_LAUNCHES, Rules
+from autotune.decide.screen import MOST_ENTRANTS
+from autotune.outcome import Phase
+
+# Two launches of one setup differ by 15 % on a busy machine, and setups differ from the baseline.
+FASTER, SLOWER = 0.8, 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Lowest and highest expected cost of a phase."""
+
+    launches: tuple[int, int]
+    probes: tuple[int, int]
+    minutes: tuple[float, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "launches": list(self.launches),
+            "probes": list(self.probes),
+            "minutes": list(self.minutes),
+        }
+
+
+def forecast(
+    setups: int, costs: Costs, budget: Amount, *, baseline_every: int, probes_per_launch: int
+) -> Mapping[Phase, Range]:
+    """Expected cost of each phase, cut to its share of the budget.
+
+    Args:
+        setups: Valid setups beside the baseline.
+        costs: Of a launch and of a probe of the baseline.
+        budget: For all phases.
+        baseline_every: Probes between two baselines of the search.
+        probes_per_launch: Probes after which the search takes a fresh launch.
+    """
+    launches = math.ceil(setups / probes_per_launch)
+    probes = setups + launches + math.ceil(setups / baseline_every)
+    entrants = min(MOST_ENTRANTS, setups)
+    looks = Rules().looks if entrants > 1 else (0, 0)
+    few, many = min(2, entrants) + 1, entrants + 1
+    most = MOST_LAUNCHES if setups else 0
+    least = LEAST_LAUNCHES if setups else 0
+    widest = LEAST_ENTRIES + min(RIVALS, max(0, setups - 1))
+    raw: Mapping[Phase, Range] = {
+        "search": _range((launches, probes), (launches, probes), costs),
+        "race": _range((looks[0], looks[0] * few), (looks[-1], looks[-1] * many), costs),
+        "confirm": _range((least, least * LEAST_ENTRIES), (most, most * widest), costs),
+    }
+    return {phase: _cut(phase, item, budget, costs) for phase, item in raw.items()}
+
+
+def _range(low: tuple[int, int], high: tuple[int, int], costs: Costs) -> Range:
+    def minutes(launches: int, probes: int) -> float:
+        return (launches * costs.launch_seconds + probes * costs.probe_seconds) / 60
+
+    return Range(
+        launches=(low[0], high[0]),
+        probes=(low[1], high[1]),
+        minutes=(minutes(*low) * FASTER, minutes(*high) * SLOWER),
+    )
+
+
+def _cut(phase: Phase, item: Range, budget: Amount, costs: Costs) -> Range:
+    """No phase can take more than its allowance, and what earlier ones are sure to need."""
+    limit = allowance(phase, budget, costs)
+    seconds, probes = max(0.0, limit.seconds), max(0.0, limit.probes)
+    share = min(
+        1.0,
+        seconds / 60 / item.minutes[1] if item.minutes[1] else 1.0,
+        probes / item.probes[1] if item.probes[1] else 1.0,
+    )
+    return Range(
+        launches=_shrunk(item.launches, share),
+        probes=_shrunk(item.probes, share),
+        minutes=(min(item.minutes[0], item.minutes[1] * share), item.minutes[1] * share),
+    )
+
+
+def _shrunk(low_high: tuple[int, int], share: float) -> tuple[int, int]:
+    high = math.ceil(low_high[1] * share)
+    return min(low_high[0], high), high

@@ -1,0 +1,210 @@
+"""Starts launches, asks for probes and keeps their records, for every phase alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from statistics import median
+
+from autotune.backends import backend_of
+from autotune.decide.budget import Amount, Costs
+from autotune.errors import EnvironmentFailedError
+from autotune.events import (
+    Event,
+    LaunchEnded,
+    LaunchReady,
+    LaunchStarting,
+    ProbeFinished,
+    ProbeStarted,
+)
+from autotune.launch import Judge, Launch, Launcher, LaunchFailedError
+from autotune.outcome import Outcome, Phase, Probe
+from autotune.render import render
+from autotune.request import Measure, ProbeRequest
+from autotune.search import Store
+from autotune.setup import Setup
+from autotune.sweep.plan import PhaseSpent, Plan, Spent
+
+FAILURES_IN_A_ROW = 2  # launches without one baseline; then the environment is at fault
+WARMING = Measure(warm_up_steps=1, warm_up_cap=1, timed_steps=1, end_to_end_steps=1)
+
+
+class Bench:
+    """The launches and probes of one run.
+
+    Attributes:
+        plan: What the run is about.
+        store: Where its records are kept.
+        probes: Every probe so far, in order.
+        spent: What they cost.
+        interrupted: Set from outside to stop after the running probe.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        launcher: Launcher,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.plan = plan
+        self.store = store
+        self.emit = emit
+        self.probes = store.probes()
+        self.spent = Spent.from_dict(store.about.get("spent", {}))
+        self.interrupted = False
+        self._launcher = launcher
+        self._mark = launcher.clock()
+        self._launches = 1 + max((probe.launch for probe in self.probes), default=-1)
+        self._failures = 0
+
+    def save(self, phase: Phase) -> None:
+        """Charges the time since the last call to ``phase``."""
+        now = self._launcher.clock()
+        self.spent.add(phase, PhaseSpent(seconds=now - self._mark))
+        self._mark = now
+        self.store.describe({"spent": self.spent.to_dict()})
+
+    def left(self, allowed: Amount | None = None) -> Amount:
+        """What is left of ``allowed``, counted from the sweep's start; default the budget."""
+        running = Amount(self._launcher.clock() - self._mark, 0)
+        return (allowed or self.plan.budget) - self.spent.amount - running
+
+    @property
+    def costs(self) -> Costs:
+        """Of a launch and of a whole probe, by those so far; 0 before the first."""
+        total = self.spent.total
+        taken = [probe.wall_seconds for probe in self.probes if probe.outcome.kind == "ok"]
+        around = max(0.0, total.seconds - total.probe_seconds)
+        return Costs(
+            launch_seconds=around / max(1, total.launches),
+            probe_seconds=median(taken) if taken else 0.0,
+        )
+
+    @contextmanager
+    def launch(self, phase: Phase) -> Iterator[Launch | None]:
+        """A fresh, warmed launch for the body; None when it failed.
+
+        The workers leave in order after the body, and at once if it is broken off.
+
+        Raises:
+            EnvironmentFailedError: Launches failed again and again.
+        """
+        launch = self._start(phase)
+        if launch is None:
+            yield None
+            return
+        try:
+            yield launch
+        except BaseException:
+            launch.kill()
+            raise
+        finally:
+            self.save(phase)
+        reason = "done" if launch.alive else "lost"
+        launch.stop()
+        self.save(phase)
+        self.emit(LaunchEnded(launch=self._launches - 1, reason=reason))
+
+    def _start(self, phase: Phase) -> Launch | None:
+        number, self._launches = self._launches, self._launches + 1
+        self.emit(LaunchStarting(launch=number, ranks=self._launcher.ranks))
+        started = self._launcher.clock()
+        try:
+            launch = self._launcher.start(number)
+        except LaunchFailedError as error:
+            self._count_failure(str(error), error)
+            self.emit(LaunchEnded(launch=number, reason=str(error)))
+            return None
+        warmed = self._ask(launch, self.plan.baseline, WARMING)
+        seconds = self._launcher.clock() - started
+        self.spent.add(phase, PhaseSpent(launches=1, launch_seconds=seconds))
+        self.emit(LaunchReady(launch=number, seconds=seconds))
+        if launch.alive and warmed.kind == "ok":
+            return launch
+        launch.stop()
+        self.emit(LaunchEnded(launch=number, reason=warmed.reason or warmed.kind))
+        self.baseline_failed(warmed)
+        return None
+
+    def baseline_failed(self, outcome: Outcome) -> None:
+        """Counts a launch whose baseline gave no number.
+
+        Raises:
+            EnvironmentFailedError: It happened twice in a row.
+        """
+        self._count_failure(
+            f"The baseline {self.plan.baseline.key} cannot be measured: {outcome.kind}. "
+            f"{outcome.reason}\n{outcome.log}\nName a baseline that trains here, or correct "
+            "the workload."
+        )
+
+    def baseline_measured(self) -> None:
+        """Ends a row of failures."""
+        self._failures = 0
+
+    def _count_failure(self, message: str, cause: Exception | None = None) -> None:
+        self._failures += 1
+        if self._failures == FAILURES_IN_A_ROW:
+            raise EnvironmentFailedError(message) from cause
+
+    def render(self, setup: Setup) -> str:
+        """The configuration text of a setup."""
+        backend = backend_of(setup)
+        return render(backend.template, backend.variables(setup), self.plan.spec.templates)
+
+    def _ask(
+        self, launch: Launch, setup: Setup, measure: Measure, judge: Judge | None = None
+    ) -> Outcome:
+        request = ProbeRequest(
+            setup=setup,
+            rendered=self.render(setup),
+            workload=self.plan.spec.workload,
+            measure=measure,
+        )
+        return launch.probe(request, self.plan.spec.deadline_seconds, judge)
+
+    def probe(
+        self,
+        launch: Launch,
+        setup: Setup,
+        *,
+        phase: Phase = "search",
+        baseline: bool = False,
+        control: bool = False,
+        block: int | None = None,
+        round: int = 0,
+        measure: Measure | None = None,
+        judge: Judge | None = None,
+    ) -> Probe:
+        """Probes one setup; the caller keeps the record in the store before telling anybody."""
+        number = 1 + max((probe.number for probe in self.probes), default=-1)
+        self.emit(ProbeStarted(number=number, setup=setup, baseline=baseline))
+        started = self._launcher.clock()
+        outcome = self._ask(launch, setup, measure or self.plan.spec.measure, judge)
+        wall = self._launcher.clock() - started
+        probe = Probe(
+            number=number,
+            launch=self._launches - 1,
+            baseline=baseline,
+            setup=setup,
+            rendered=self.render(setup),
+            outcome=outcome,
+            wall_seconds=wall,
+            finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            phase=phase,
+            block=block,
+            round=round,
+            control=control,
+            others_busy=launch.others_busy,
+        )
+        self.probes.append(probe)
+        self.spent.add(phase, PhaseSpent(probes=1, probe_seconds=wall))
+        self.save(phase)
+        return probe
+
+    def keep(self, probe: Probe, ratio: float | None) -> None:
+        """Keeps a probe that no search proposed, then announces it."""
+        self.store.add(probe)
+        self.emit(ProbeFinished(probe=probe, ratio=ratio))

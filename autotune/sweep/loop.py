@@ -1,0 +1,246 @@
+"""The loop of a sweep: search, race, confirm. It emits events and knows no screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from autotune.decide import (
+    Candidates,
+    Out,
+    State,
+    candidates,
+    next_block,
+    noise_floor,
+    screen,
+    standings,
+    start_confirmation,
+    start_race,
+)
+from autotune.decide.budget import Amount, allowance, blocks_in
+from autotune.decide.confirm import MOST_LAUNCHES
+from autotune.decide.race import LEAST_LAUNCHES
+from autotune.events import BudgetCut, Event, PhaseStarted, SweepPlanned
+from autotune.launch import Launcher
+from autotune.search import Store
+from autotune.setup import Setup
+from autotune.sweep.bench import Bench
+from autotune.sweep.blocks import Blocks
+from autotune.sweep.plan import Plan
+from autotune.sweep.search_phase import SearchPhase
+
+NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
+End = Literal["decided", "interrupted"]
+
+
+class Sweep:
+    """Runs one plan, or goes on where an earlier session left it.
+
+    Decisions between the phases (who enters the race, who is confirmed) are written into the
+    store when they are taken, so a later session goes on with the same ones.
+    """
+
+    def __init__(
+        self, plan: Plan, store: Store, launcher: Launcher, emit: Callable[[Event], None]
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._emit = emit
+        self._bench = Bench(plan, store, launcher, emit)
+
+    def interrupt(self) -> None:
+        """Stops after the running probe. Safe in a signal handler."""
+        self._bench.interrupted = True
+
+    def run(self) -> End:
+        """Searches, races and confirms until a verdict can be given.
+
+        Raises:
+            EnvironmentFailedError: No launch can measure the baseline.
+        """
+        if "race" not in self._store.about:
+            self._search()
+        race = None if self._bench.interrupted else self._race()
+        if race is not None and not self._bench.interrupted:
+            self._confirm(race)
+        return self._end()
+
+    def confirm_again(self, setups: Sequence[Setup], launches: int | None) -> End:
+        """A further confirmation, on fresh launches; nothing from before enters it.
+
+        Args:
+            setups: The candidates.
+            launches: Complete blocks to take; by default as many as the first one planned.
+        """
+        plans = self._store.about.get("confirmations", [])
+        plan = {
+            "setups": [setup.to_dict() for setup in setups],
+            "distance": plans[-1]["distance"] if plans else self._plan.rules.log_margin,
+            "most": launches or MOST_LAUNCHES,
+        }
+        self._store.describe({"confirmations": [*plans, plan]})
+        return self.resume_confirmation()
+
+    def resume_confirmation(self) -> End:
+        """Goes on with the last confirmation."""
+        plans = self._store.about["confirmations"]
+        self._run_confirmation(len(plans) - 1, plans[-1])
+        return self._end()
+
+    def _end(self) -> End:
+        self._bench.save("confirm")
+        return "interrupted" if self._bench.interrupted else "decided"
+
+    def _search(self) -> None:
+        budget = self._plan.spec.budget
+        phase = SearchPhase(self._bench)
+        self._emit(
+            SweepPlanned(
+                setups=len(phase.valid),
+                measured=len(phase.measured() & phase.valid.keys()),
+                probes=budget.probes,
+                minutes=budget.minutes,
+            )
+        )
+        self._emit(PhaseStarted(phase="search", setups=len(phase.valid), launches=None))
+        self._forget_cut("search:")
+        phase.run()
+        left = len(phase.valid.keys() - phase.measured())
+        if left and not self._bench.interrupted:
+            self._cut(f"search: {left} of {len(phase.valid)} setups were not tried")
+
+    def _cut(self, text: str) -> None:
+        """Says, and keeps, what the budget did not allow."""
+        cuts = self._store.about.get("cuts", [])
+        if text not in cuts:
+            self._store.describe({"cuts": [*cuts, text]})
+            self._emit(BudgetCut(text=text))
+
+    def _forget_cut(self, start: str) -> None:
+        """A later session, with more budget, went on."""
+        cuts = self._store.about.get("cuts", [])
+        self._store.describe({"cuts": [cut for cut in cuts if not cut.startswith(start)]})
+
+    def _screen(self) -> None:
+        """Decides, once and from the search alone, who enters the race."""
+        searched = [probe for probe in self._bench.probes if probe.phase == "search"]
+        floor = noise_floor(searched)
+        found = screen(standings(searched, self._plan.baseline), self._plan.baseline, floor)
+        racing = self._fitting(found.entrants)
+        skipped = len(racing) < min(2, len(found.entrants))
+        entrants = found.entrants if skipped else racing
+        unfit = [Out(setup, 0, "no budget to race it") for setup in found.entrants[len(entrants) :]]
+        decision = {
+            "entrants": [setup.to_dict() for setup in entrants],
+            "log_ratios": [found.log_ratios[setup] for setup in entrants],
+            "dropped": [_left(out) for out in (*unfit, *found.dropped)],
+            "limit": found.limit,
+            "noise_floor": floor,
+            "skipped": skipped,
+        }
+        self._store.describe({"race": decision})
+        if skipped:
+            self._cut("race: skipped, its first look did not fit; the search alone chose")
+        elif unfit:
+            self._cut(f"race: {len(unfit)} of {len(found.entrants)} entrants were left out")
+
+    def _fitting(self, setups: tuple[Setup, ...]) -> tuple[Setup, ...]:
+        """As many of the best as reach the first look with what the race may spend."""
+        looks = self._plan.rules.looks
+        while setups and looks[0] > blocks_in(
+            self._bench.left(self._allowed()), self._bench.costs, len(setups) + 1
+        ):
+            setups = setups[:-1]
+        return setups
+
+    def _allowed(self) -> Amount:
+        """What may be spent when the race ends, counted from the sweep's start."""
+        return allowance("race", self._plan.budget, self._bench.costs)
+
+    def _race(self) -> State:
+        """The race as far as its share of the budget goes."""
+        if "race" not in self._store.about:
+            self._screen()
+        decision = self._store.about["race"]
+        entrants = tuple(map(Setup.from_dict, decision["entrants"]))
+        blocks = Blocks(self._bench)
+        state = blocks.resume(start_race(self._plan.rules, self._plan.baseline, entrants))
+        over = decision["skipped"] or self._store.about.get("confirmations")
+        if over or next_block(state) is None:
+            return state
+        self._emit(PhaseStarted(phase="race", setups=len(state.setups), launches=state.wanted))
+        self._forget_cut("race: ended")
+        state = blocks.run(state, self._allowed())
+        if next_block(state) is not None and not self._bench.interrupted:
+            self._cut(f"race: ended after {len(state.rows)} of {state.wanted} launches")
+        return state
+
+    def _confirm(self, race: State) -> None:
+        """The confirmation that the race calls for; planned once."""
+        if not self._store.about.get("confirmations"):
+            self._store.describe({"confirmations": [self._plan_confirmation(race)]})
+        self._run_confirmation(0, self._store.about["confirmations"][0])
+
+    def _plan_confirmation(self, race: State) -> dict[str, Any]:
+        decision = self._store.about["race"]
+        screened = dict(
+            zip(map(Setup.from_dict, decision["entrants"]), decision["log_ratios"], strict=True)
+        )
+        floor = decision["noise_floor"] or NOISE_UNKNOWN
+        found = self._affordable(candidates(race, screened, floor))
+        return {
+            "setups": [setup.to_dict() for setup in found.setups],
+            "distance": found.distance,
+            "most": found.launches,
+            "race_out": [_left(out) for out in race.out],
+            "race_blocks": len(race.rows),
+        }
+
+    def _affordable(self, found: Candidates) -> Candidates:
+        """Fewer rivals, then fewer launches, where the rest of the budget asks for it."""
+        setups = found.setups
+        while len(setups) > 1 and self._launches_for(len(setups)) < LEAST_LAUNCHES:
+            setups = setups[:-1]
+        if len(setups) < len(found.setups):
+            self._cut(f"confirm: {len(found.setups) - len(setups)} rivals were left out")
+        most = min(MOST_LAUNCHES, self._launches_for(len(setups)))
+        if most < LEAST_LAUNCHES and setups:
+            self._cut(f"confirm: skipped, {most} launches fit and a verdict takes {LEAST_LAUNCHES}")
+            most = 0
+        elif most < found.launches:
+            self._cut(f"confirm: at most {most} launches, {found.launches} were wanted")
+        return Candidates(setups, found.distance, most)
+
+    def _launches_for(self, setups: int) -> int:
+        return blocks_in(self._bench.left(), self._bench.costs, setups + 2)
+
+    def _run_confirmation(self, number: int, plan: dict[str, Any]) -> None:
+        state = start_confirmation(
+            self._plan.rules,
+            self._plan.baseline,
+            tuple(map(Setup.from_dict, plan["setups"])),
+            distance=plan["distance"],
+            most=plan["most"],
+        )
+        blocks = Blocks(self._bench, number)
+        state = blocks.resume(state)
+        if next_block(state) is None:
+            return
+        self._emit(PhaseStarted(phase="confirm", setups=len(state.setups), launches=state.most))
+        state = blocks.run(state, self._plan.budget)
+        if not self._bench.interrupted:
+            self._end_confirmation(number, state)
+
+    def _end_confirmation(self, number: int, state: State) -> None:
+        """Says, and keeps, where the budget ended it."""
+        self._forget_cut("confirm: ended")
+        if next_block(state) is None:
+            return
+        plans = self._store.about["confirmations"]
+        plans[number]["ended"] = len(state.rows)
+        self._store.describe({"confirmations": plans})
+        self._cut(f"confirm: ended after {len(state.rows)} of {state.wanted} launches")
+
+
+def _left(out: Out) -> dict[str, str]:
+    return {"key": out.setup.key, "reason": out.reason}

@@ -1,0 +1,112 @@
+"""What a sweep knows before it starts, and what it has spent since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autotune.decide import Rules
+from autotune.decide.budget import Amount
+from autotune.outcome import PHASES, Phase
+from autotune.setup import Setup
+from autotune.space import Space
+from autotune.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a sweep needs to know before it starts.
+
+    Attributes:
+        spec: The sweep file.
+        space: Knobs and restrictions.
+        baseline: The setup that the user has today.
+    """
+
+    spec: Spec
+    space: Space
+    baseline: Setup
+
+    @property
+    def rules(self) -> Rules:
+        """Of the race and the confirmation."""
+        return Rules(margin=self.spec.margin)
+
+    @property
+    def budget(self) -> Amount:
+        """For all phases together."""
+        minutes, probes = self.spec.budget.minutes, self.spec.budget.probes
+        infinite = Amount()
+        return Amount(
+            infinite.seconds if minutes is None else minutes * 60,
+            infinite.probes if probes is None else probes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpent:
+    """What one phase has cost.
+
+    Attributes:
+        launches: Launches that became ready.
+        probes: Probes with an answer.
+        seconds: Wall time.
+        launch_seconds: Part of it: from starting workers until they were warm.
+        probe_seconds: Part of it: from request to answer of every probe.
+    """
+
+    launches: int = 0
+    probes: int = 0
+    seconds: float = 0.0
+    launch_seconds: float = 0.0
+    probe_seconds: float = 0.0
+
+    def __add__(self, other: PhaseSpent) -> PhaseSpent:
+        return PhaseSpent(
+            self.launches + other.launches,
+            self.probes + other.probes,
+            self.seconds + other.seconds,
+            self.launch_seconds + other.launch_seconds,
+            self.probe_seconds + other.probe_seconds,
+        )
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a run has cost so far, over all its sessions.
+
+    Attributes:
+        phases: Cost of each phase.
+    """
+
+    phases: dict[Phase, PhaseSpent] = field(
+        default_factory=lambda: {phase: PhaseSpent() for phase in PHASES}
+    )
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Spent:
+        """The inverse of `to_dict`; nothing was spent where nothing is saved."""
+        spent = cls()
+        for phase in PHASES:
+            if phase in saved:
+                spent.phases[phase] = PhaseSpent(**saved[phase])
+        return spent
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {phase: asdict(cost) for phase, cost in self.phases.items()}
+
+    def add(self, phase: Phase, cost: PhaseSpent) -> None:
+        """Adds to the cost of a phase."""
+        self.phases[phase] += cost
+
+    @property
+    def total(self) -> PhaseSpent:
+        """All phases together."""
+        return sum(self.phases.values(), PhaseSpent())
+
+    @property
+    def amount(self) -> Amount:
+        """What the budget is charged."""
+        return Amount(self.total.seconds, self.total.probes)

@@ -25,7 +25,7 @@ from autotune.render import render
 from autotune.request import ProbeRequest
 from autotune.setup import Setup
 from autotune.spec import Spec
-from autotune.sweep import WARMING
+from autotune.sweep.bench import WARMING
 from autotune.wiring import make_plan
 
 PHASES = ("build", "wire", "warm_up", "timed", "end_to_end", "clean_up")

@@ -163,9 +163,9 @@ def _gain(race: State, setup: Setup, screened: Mapping[Setup, float]) -> float:
 def verdict(state: State) -> Verdict:
     """The verdict of a confirmation, on its own blocks alone.
 
-    ``confirmed``: the interval of a candidate lies above 1 + margin. ``keep-baseline``: those
-    of all candidates lie below it. ``inconclusive``: otherwise, with fewer than
-    `LEAST_LAUNCHES` launches, or when the baseline differs from itself.
+    ``confirmed``: the interval of a candidate lies above 1 + margin, with Bonferroni over the
+    candidates. ``keep-baseline``: those of all candidates lie below it. ``inconclusive``:
+    otherwise, with fewer than `LEAST_LAUNCHES` launches, or when the baseline differs from itself.
     """
     assert state.stage == "confirm"
     if not state.entrants:
@@ -178,15 +178,14 @@ def verdict(state: State) -> Verdict:
         return Verdict(
             name="inconclusive",
             why=too_few if state.setups else "every candidate failed",
-            winner=state.setups[0] if state.setups else state.baseline,
+            winner=state.baseline,
             launches=launches,
             out=state.out,
         )
-    return _judge(state, _claims(state), _control(state))
+    return _judge(state, _control(state))
 
 
-def _claims(state: State) -> tuple[Claim, ...]:
-    confidence = claim_confidence(state.rules, len(state.entrants))
+def _claims(state: State, confidence: float) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             setup,
@@ -204,33 +203,36 @@ def _control(state: State) -> Estimate:
     return estimate(ratios, state.rules.control_confidence)
 
 
-def _judge(state: State, claims: Sequence[Claim], control: Estimate) -> Verdict:
-    margin = state.rules.log_margin
+def _judge(state: State, control: Estimate) -> Verdict:
+    claims = _claims(state, claim_confidence(state.rules, len(state.entrants)))
     able = [claim for claim in claims if claim.may_win]
     alike = _alike(state, able)
-    shown = [claim for claim in alike if claim.backward.low > margin] or [
-        claim for claim in able if claim.backward.low > margin
-    ]
-    name, why = _name(state, able, shown, control)
-    leading = _choose(state, shown or alike or list(claims))
+    shown = _shown(state, alike) or _shown(state, able)
+    name, why = _name(state, bool(able), bool(shown), control)
+    if name == "keep-baseline":
+        claims = _claims(state, state.rules.confidence)
+    leading = _choose(state, shown or alike or claims)
     keeps = name == "keep-baseline" or leading.backward.mean <= 0 or not leading.may_win
     return Verdict(
         name=name,
         why=why,
         winner=state.baseline if keeps else leading.setup,
-        claim=leading,
+        claim=next(claim for claim in claims if claim.setup == leading.setup),
         equivalent=tuple(claim.setup for claim in alike),
         launches=len(state.rows),
         control=control,
-        claims=tuple(claims),
+        claims=claims,
         out=state.out,
     )
 
 
-def _name(
-    state: State, able: Sequence[Claim], shown: Sequence[Claim], control: Estimate
-) -> tuple[VerdictName, str]:
-    margin = state.rules.log_margin
+def _shown(state: State, claims: Sequence[Claim]) -> list[Claim]:
+    """Claims whose interval lies above 1 + margin."""
+    return [claim for claim in claims if claim.backward.low > state.rules.log_margin]
+
+
+def _name(state: State, able: bool, shown: bool, control: Estimate) -> tuple[VerdictName, str]:
+    margin = state.rules.margin
     if len(state.rows) < LEAST_LAUNCHES:
         return "inconclusive", (
             f"{len(state.rows)} launches are too few, a verdict takes {LEAST_LAUNCHES}"
@@ -242,11 +244,25 @@ def _name(
             "mean nothing"
         )
     if shown:
-        return "confirmed", f"the interval lies above 1 + margin ({1 + state.rules.margin:g})"
-    if all(claim.backward.high < margin for claim in able):
+        return "confirmed", f"the interval lies above 1 + margin ({1 + margin:g})"
+    if _all_below(state):
         slower = "" if able else "; every candidate is slower end-to-end"
-        return "keep-baseline", f"no candidate gains more than {state.rules.margin:.2%}{slower}"
-    return "inconclusive", f"the interval contains 1 + margin ({1 + state.rules.margin:g})"
+        return (
+            "keep-baseline",
+            f"no candidate gains more than the margin of {100 * margin:g} %{slower}",
+        )
+    return "inconclusive", f"the interval contains 1 + margin ({1 + margin:g})"
+
+
+def _all_below(state: State) -> bool:
+    """Whether no candidate that may win gains more than the margin.
+
+    That all of them stay below is one claim, wrong only if the largest true gain is above: each
+    interval may be taken at the full level (an intersection-union test; Berger, R. L. (1982),
+    Technometrics 24, 295-300).
+    """
+    claims = _claims(state, state.rules.confidence)
+    return all(claim.backward.high < state.rules.log_margin for claim in claims if claim.may_win)
 
 
 def _alike(state: State, able: Sequence[Claim]) -> list[Claim]:

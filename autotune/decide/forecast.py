@@ -10,7 +10,7 @@ from typing import Any
 from autotune.decide.budget import LEAST_ENTRIES, Amount, Costs, allowance
 from autotune.decide.confirm import MOST_LAUNCHES, RIVALS
 from autotune.decide.race import LEAST_LAUNCHES, Rules
-from autotune.decide.screen import MOST_ENTRANTS
+from autotune.decide.screening import MOST_ENTRANTS
 from autotune.outcome import Phase
 
 # Two launches of one setup differ by 15 % on a busy machine, and setups differ from the baseline.

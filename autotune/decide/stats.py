@@ -11,6 +11,7 @@ from scipy import optimize, stats
 
 # Spread of a setup against the mean of two baseline probes, over that against one.
 AGAINST_TWO = math.sqrt(3) / 2
+NO_SPREAD = 1e-9  # log ratio; what is closer differs by rounding, and no t statistic exists
 POWER = 0.9  # chance to resolve a difference that is really there
 
 
@@ -63,13 +64,13 @@ def estimate(log_ratios: Sequence[float], confidence: float) -> Estimate:
 
 def constant(values: Sequence[float]) -> bool:
     """Whether the values do not vary beyond rounding, so that no t statistic exists."""
-    return stdev(values) <= 1e-12 * max(1.0, *map(abs, values))
+    return stdev(values) <= NO_SPREAD
 
 
 def slower_p(differences: Sequence[float]) -> float:
     """One-sided p of the paired t-test that the mean of ``differences`` is below 0."""
     if constant(differences):
-        return 0.0 if fmean(differences) < -1e-12 else 1.0
+        return 0.0 if fmean(differences) < -NO_SPREAD else 1.0
     return float(stats.ttest_1samp(differences, 0.0, alternative="less").pvalue)
 
 
@@ -97,7 +98,7 @@ def power(distance: float, spread: float, launches: int, confidence: float) -> f
         launches: Their number, at least 2.
         confidence: Of the two-sided interval.
     """
-    if spread == 0:
+    if spread <= NO_SPREAD:
         return 1.0 if distance > 0 else 0.0
     freedom = launches - 1
     critical = stats.t.ppf((1 + confidence) / 2, freedom)
@@ -116,7 +117,7 @@ def launches_for(
 
 def resolvable(spread: float, launches: int, confidence: float) -> float:
     """The smallest distance, log ratio, that ``launches`` launches resolve with `POWER`."""
-    if spread == 0:
+    if spread <= NO_SPREAD:
         return 0.0
     # Twice the sum of the two central quantiles bounds the root from above.
     freedom = launches - 1

@@ -135,7 +135,7 @@ def _levels(probes: Sequence[Probe]) -> dict[int, float]:
     values: dict[int, list[float]] = {}
     for probe in probes:
         measured = probe.outcome.measurement
-        if probe.baseline and measured is not None:
+        if probe.baseline and probe.outcome.kind == "ok" and measured is not None:
             value = math.log(measured.median_backward_tokens_per_second)
             values.setdefault(probe.launch, []).append(value)
     return {launch: fmean(logs) for launch, logs in values.items()}

@@ -8,7 +8,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.decide.screen import screening_limit
+from autotune.decide.screening import screening_limit
 
 LEAST_REPORTS = 2  # the warm-up's times alone decide nothing
 # User attributes of a trial.

@@ -10,7 +10,7 @@ from typing import Literal
 from autotune.decide import noise_floor, probe_ratios
 from autotune.decide.budget import Amount, allowance
 from autotune.decide.score import backward_rate, end_to_end_rate
-from autotune.decide.screen import baseline_log_ratios, screening_limit
+from autotune.decide.screening import baseline_log_ratios, screening_limit
 from autotune.events import ProbeFinished
 from autotune.launch import Burst, Launch
 from autotune.outcome import Outcome, Probe

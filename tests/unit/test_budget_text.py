@@ -27,5 +27,5 @@ def test_a_budget_is_a_time_or_a_number_of_probes(
 
 @pytest.mark.parametrize("text", ["", "2", "m", "-2m", "0m", "1.5p", "2 days", "1e9999m", "nan m"])
 def test_what_is_neither_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(UsageError, match="a time such as 90s, 2m or 1.5h"):
+    with pytest.raises(UsageError, match="a time such as 90s, 2m or"):
         read_budget(text)

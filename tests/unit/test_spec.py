@@ -69,6 +69,7 @@ def test_the_smallest_file_takes_the_documented_defaults(tmp_path: Path) -> None
         templates=None,
         measure=Measure(),
         source=tmp_path / "mine.yaml",
+        home=tmp_path,
     )
 
 

@@ -68,7 +68,7 @@ def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | Non
 def _why(item: Standing, near: Sequence[Standing], limit: float, best: float) -> str:
     if item in near:
         return f"not among the best {MOST_ENTRANTS} of the search"
-    if math.log(item.end_to_end_ratio) < -limit:
+    if best - math.log(item.ratio) <= limit:
         return f"slower end-to-end than the baseline ({item.end_to_end_ratio:.2f}x)"
     behind = -math.expm1(math.log(item.ratio) - best)
     return f"{behind:.0%} behind the leader of the search, over {-math.expm1(-limit):.0%}"

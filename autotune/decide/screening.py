@@ -37,8 +37,11 @@ class Screened:
 
 
 def screening_limit(noise_floor: float | None) -> float:
-    """How far behind the leader a setup may be and still enter the race, log ratio."""
-    return max(LEAST_LIMIT, FLOORS * (noise_floor or 0.0))
+    """How far behind the leader a setup may be and still enter the race, log ratio.
+
+    Infinite while the noise floor is not known: any difference might be noise.
+    """
+    return math.inf if noise_floor is None else max(LEAST_LIMIT, FLOORS * noise_floor)
 
 
 def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | None) -> Screened:

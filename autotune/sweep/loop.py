@@ -134,7 +134,7 @@ class Sweep:
             "entrants": [setup.to_dict() for setup in entrants],
             "log_ratios": [found.log_ratios[setup] for setup in entrants],
             "dropped": [_left(out) for out in (*unfit, *found.dropped)],
-            "limit": found.limit,
+            "limit": None if floor is None else found.limit,
             "noise_floor": floor,
             "skipped": skipped,
         }

@@ -7,6 +7,7 @@ import site
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.integration.test_sweep import SHORT
@@ -14,7 +15,7 @@ from tests.integration.test_sweep import SHORT
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command: str | Path, cwd: Path, code: int = 0, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path, codes: Sequence[int] = (0,), **environment: str) -> str:
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
@@ -23,7 +24,7 @@ def run(*command: str | Path, cwd: Path, code: int = 0, **environment: str) -> s
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stderr + done.stdout
+    assert done.returncode in codes, done.stderr + done.stdout
     return done.stdout
 
 
@@ -50,8 +51,9 @@ def test_the_wheel_plans_sweeps_and_exports_outside_the_source_tree(tmp_path: Pa
     (tmp_path / "sweep.yaml").write_text(SHORT)
     script = python.with_name("autotune")
     assert "8 setups to try" in run(script, "plan", "sweep.yaml", cwd=tmp_path)
-    assert run(script, "sweep", "sweep.yaml", cwd=tmp_path, code=1).startswith("INCONCLUSIVE")
-    key = "deepspeed.z1.fp32.wire-fp32.mb2x2.bucket25000000"
+    ended = run(script, "sweep", "sweep.yaml", cwd=tmp_path, codes=(0, 1))
+    assert ended.startswith(("INCONCLUSIVE", "KEEP-BASELINE"))
+    key = "deepspeed.z3.fp32.wire-fp32.mb2x2.bucket25000000"
     run(
         *(script, "export", "runs/tried", "--to", "launch", "-o", "tuned", "--setup", key),
         cwd=tmp_path,

@@ -125,7 +125,7 @@ def test_every_kill_of_the_controller_resumes_to_the_uninterrupted_verdict(tmp_p
     whole, _ = run(plan, noisy(noise=0.03))
     count = len(whole["measurements"])
     assert {item["phase"] for item in whole["measurements"]} == {"search", "race", "confirm"}
-    names = ("verdict", "winner", "ratio", "interval", "launches", "equivalent", "race")
+    names = ("verdict", "winner", "ratio", "interval", "launches", "equivalent")
     for after in range(1, count):
         store = new_store(plan)
         dying = ScriptedLauncher(noisy(noise=0.03), listeners=[killer(after)])

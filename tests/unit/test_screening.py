@@ -57,9 +57,9 @@ def test_the_best_come_first_and_the_baseline_takes_no_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("floor", "limit"), [(None, 0.08), (0.0, 0.08), (0.02, 0.08), (0.021, 0.084), (0.05, 0.2)]
+    ("floor", "limit"), [(0.0, 0.08), (0.02, 0.08), (0.021, 0.084), (0.05, 0.2)]
 )
-def test_the_limit_is_8_percent_or_four_noise_floors(floor: float | None, limit: float) -> None:
+def test_the_limit_is_8_percent_or_four_noise_floors(floor: float, limit: float) -> None:
     ranked = with_baseline(
         standing(0, 0.5), standing(1, 0.5 - limit + 1e-6), standing(2, 0.5 - limit - 1e-6)
     )
@@ -70,20 +70,27 @@ def test_the_limit_is_8_percent_or_four_noise_floors(floor: float | None, limit:
     assert "behind the leader of the search" in found.dropped[0].reason
 
 
+def test_nothing_is_dropped_by_distance_while_the_noise_floor_is_unknown() -> None:
+    far = with_baseline(standing(0, 0.5), standing(1, -0.5), standing(2, 0.1, -0.5))
+    found = screen(far, BASELINE, None)
+    assert found.limit == math.inf
+    assert found.entrants == (A, C, B)
+
+
 def test_the_distance_is_to_the_baseline_when_that_leads() -> None:
-    found = screen(with_baseline(standing(0, -0.07), standing(1, -0.09)), BASELINE, None)
+    found = screen(with_baseline(standing(0, -0.07), standing(1, -0.09)), BASELINE, 0.01)
     assert found.entrants == (A,)
 
 
 def test_the_reason_names_the_distance_and_the_limit() -> None:
     behind = standing(1, math.log(0.75), end_to_end=0.0)
-    found = screen(with_baseline(standing(0, 0.0), behind), BASELINE, None)
+    found = screen(with_baseline(standing(0, 0.0), behind), BASELINE, 0.01)
     assert found.dropped[0].reason == "25% behind the leader of the search, over 8%"
 
 
 def test_at_most_eight_enter_and_the_baseline_is_not_counted() -> None:
     ranked = with_baseline(*(standing(index, -0.001 * (index + 1)) for index in range(10)))
-    found = screen(ranked, BASELINE, None)
+    found = screen(ranked, BASELINE, 0.01)
     assert ranked[0].setup == BASELINE
     assert found.entrants == tuple(SETUPS[:8])
     assert [out.reason for out in found.dropped] == ["not among the best 8 of the search"] * 2
@@ -91,18 +98,18 @@ def test_at_most_eight_enter_and_the_baseline_is_not_counted() -> None:
 
 def test_what_is_clearly_slower_end_to_end_neither_enters_nor_leads() -> None:
     slow = standing(0, 0.5, math.log(0.9))
-    found = screen(with_baseline(slow, standing(1, 0.02)), BASELINE, None)
+    found = screen(with_baseline(slow, standing(1, 0.02)), BASELINE, 0.01)
     assert found.entrants == (B,)
     assert found.dropped[0].reason == "slower end-to-end than the baseline (0.90x)"
 
 
 def test_what_is_slower_end_to_end_by_noise_may_enter() -> None:
-    found = screen(with_baseline(standing(0, 0.5, -0.07)), BASELINE, None)
+    found = screen(with_baseline(standing(0, 0.5, -0.07)), BASELINE, 0.01)
     assert found.entrants == (A,)
 
 
 def test_no_standing_no_entrant() -> None:
-    found = screen([], BASELINE, None)
+    found = screen([], BASELINE, 0.01)
     assert (found.entrants, found.dropped) == ((), ())
 
 

@@ -187,7 +187,7 @@ def _run_interruptibly(session: Session) -> End:
 
 def _finish(session: Session, end: End, again: Sequence[str], *, json: bool) -> None:
     """Writes and prints the result, and ends with the exit code of its verdict."""
-    from autotune.console import verdict_lines
+    from autotune.console import spent_lines, verdict_lines, warning_lines
     from autotune.wiring import write_result
 
     result = write_result(session.store)
@@ -198,20 +198,14 @@ def _finish(session: Session, end: End, again: Sequence[str], *, json: bool) -> 
     if end == "interrupted":
         print(f"Interrupted; continue with: autotune {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
-    _print_warnings(result)
+    for line in (*spent_lines(result), *warning_lines(result)):
+        print(line, file=sys.stderr)
     if session.store.folder is None:
         print("Replayed from records: nothing was measured or written.", file=sys.stderr)
     else:
         print(f"next: {_next_step(session.store.folder, result)}", file=sys.stderr)
     if result["verdict"] not in DECIDED:
         raise typer.Exit(UNDECIDED)
-
-
-def _print_warnings(result: Mapping[str, Any]) -> None:
-    from autotune.console import warning_lines
-
-    for line in warning_lines(result):
-        print(line, file=sys.stderr)
 
 
 def _runs_option(runs: Path) -> list[str]:
@@ -258,6 +252,7 @@ def show(run: RunFolder, json: AsJson = False) -> None:
         result_table,
         spent_lines,
         verdict_lines,
+        warning_lines,
     )
 
     console = make_console(stderr=False)
@@ -266,7 +261,8 @@ def show(run: RunFolder, json: AsJson = False) -> None:
     console.print(result_table(result))
     for line in (*failure_lines(result), *left_lines(result), *spent_lines(result)):
         console.print(line, markup=False, soft_wrap=True)
-    _print_warnings(result)
+    for line in warning_lines(result):
+        print(line, file=sys.stderr)
 
 
 @app.command()

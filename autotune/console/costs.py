@@ -42,6 +42,9 @@ def _phase_lines(planned: Mapping[str, Any]) -> list[str]:
         name: [sum(phases[phase][name][end] for phase in phases) for end in (0, 1)]
         for name in ("launches", "probes", "minutes")
     }
+    for name in ("probes", "minutes"):
+        if planned.get(name) is not None:
+            sums[name] = [min(value, planned[name]) for value in sums[name]]
     source = f", from {planned['from']}" if planned.get("from") else ""
     return [
         f"expected cost{source}:",

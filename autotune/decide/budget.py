@@ -11,6 +11,8 @@ from autotune.outcome import Phase
 
 # Of the whole budget, used up when the phase ends. What a phase leaves goes to the next.
 SHARES: Mapping[Phase, float] = {"search": 0.4, "race": 0.65, "confirm": 1.0}
+LEAST_SEARCH = 0.2  # even if no confirmation is left
+SPARE_LAUNCHES = 1  # kept for the confirmation, because launches take more or less time
 LEAST_ENTRIES = 3  # of a confirmation's block: one candidate, the baseline under two labels
 
 
@@ -52,15 +54,19 @@ class Costs:
 def allowance(phase: Phase, budget: Amount, costs: Costs) -> Amount:
     """What may be spent, counted from the sweep's start, when ``phase`` ends.
 
-    The search may take 40 % of the budget, the race up to 65 %, the confirmation the rest; the
-    race has to leave a smallest confirmation: six launches of one candidate and the baseline
-    under two labels.
+    The search may take 40 % of the budget, the race up to 65 %, the confirmation the rest.
+    Search and race have to leave a smallest confirmation, of six launches (and one to spare) with
+    one candidate and the baseline under two labels; but 20 % are the search's own.
     """
     share = budget * SHARES[phase]
-    if phase != "race":
+    if phase == "confirm":
         return share
-    rest = budget - costs.block(LEAST_ENTRIES) * LEAST_LAUNCHES
-    return Amount(min(share.seconds, rest.seconds), min(share.probes, rest.probes))
+    rest = budget - costs.block(LEAST_ENTRIES) * (LEAST_LAUNCHES + SPARE_LAUNCHES)
+    limit = Amount(min(share.seconds, rest.seconds), min(share.probes, rest.probes))
+    if phase == "race":
+        return limit
+    least = budget * LEAST_SEARCH
+    return Amount(max(least.seconds, limit.seconds), max(least.probes, limit.probes))
 
 
 def blocks_in(left: Amount, costs: Costs, entries: int) -> int:

@@ -15,6 +15,7 @@ from autotune.outcome import Phase
 
 # Two launches of one setup differ by 15 % on a busy machine, and setups differ from the baseline.
 FASTER, SLOWER = 0.8, 1.3
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,11 @@ def _cut(phase: Phase, item: Range, budget: Amount, costs: Costs) -> Range:
         probes / item.probes[1] if item.probes[1] else 1.0,
     )
     return Range(
-        launches=_shrunk(item.launches, share),
-        probes=_shrunk(item.probes, share),
+        launches=_shrunk(item.launches, math.ceil(item.launches[1] * share - ROUNDING)),
+        probes=_shrunk(item.probes, math.floor(item.probes[1] * share + ROUNDING)),
         minutes=(min(item.minutes[0], item.minutes[1] * share), item.minutes[1] * share),
     )
 
 
-def _shrunk(low_high: tuple[int, int], share: float) -> tuple[int, int]:
-    high = math.ceil(low_high[1] * share)
+def _shrunk(low_high: tuple[int, int], high: int) -> tuple[int, int]:
     return min(low_high[0], high), high

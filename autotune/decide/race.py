@@ -11,10 +11,10 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Literal
 
-from autotune.decide.stats import holm, launches_for, root_mean_square, slower_p
+from autotune.decide.stats import holm, launches_for, slower_p
 from autotune.outcome import OutcomeKind, Probe
 from autotune.setup import Setup
 
@@ -307,8 +307,11 @@ def against_baseline(
 
 
 def spread_of(state: State) -> float:
-    """Standard deviation of a log ratio to the baseline, pooled over the setups still in."""
-    return root_mean_square([stdev(against_baseline(state, setup)) for setup in state.setups])
+    """Standard deviation of a log ratio to the baseline: the median over the setups still in.
+
+    The median, because one stalled probe blows up the spread of its setup.
+    """
+    return median(stdev(against_baseline(state, setup)) for setup in state.setups)
 
 
 def backward_of(state: State, setup: Setup) -> tuple[float, ...]:

@@ -59,6 +59,8 @@ def _why_unconfirmed(found: Evidence) -> str:
         return f"the confirmation was interrupted after {done} of {wanted} launches"
     if found.best is None:
         return "the baseline was not measured"
+    if all(probe.setup == found.baseline for probe in found.probes):
+        return "only the baseline was measured"
     return "no confirmation has run"
 
 

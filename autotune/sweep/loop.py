@@ -60,10 +60,16 @@ class Sweep:
         """
         if "race" not in self._store.about:
             self._search()
-        race = None if self._bench.interrupted else self._race()
+        race = self._race() if self._found_something() else None
         if race is not None and not self._bench.interrupted:
             self._confirm(race)
         return self._end()
+
+    def _found_something(self) -> bool:
+        """Whether there is anything to decide: the search was not cut before its first setup."""
+        others = self._plan.space.valid().keys() - {self._plan.baseline}
+        tried = any(probe.setup in others for probe in self._bench.probes)
+        return not self._bench.interrupted and (tried or not others)
 
     def confirm_again(self, setups: Sequence[Setup], launches: int | None) -> End:
         """A further confirmation, on fresh launches; nothing from before enters it.

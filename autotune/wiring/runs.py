@@ -74,6 +74,14 @@ def _about(made: Made, identity: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_age(store: Store) -> None:
+    if "machine" not in store.about:
+        raise UsageError(
+            f"{store.folder} was measured by an older autotune that kept no sweep file; sweep it "
+            "again under another name."
+        )
+
+
 def _remake(store: Store, machine: Machine, budget: Budget | None) -> Made:
     """The plan of a run, from its own copy of the sweep file."""
     assert store.folder is not None
@@ -110,6 +118,7 @@ def make_confirmation(
             f"--launches: {launches} are too few for a verdict; allowed: {LEAST_LAUNCHES} or more"
         )
     store = open_run(folder)
+    _check_age(store)
     made = _remake(store, describe_machine(), None)
     check_fingerprint(store.about["fingerprint"], fingerprint(made), folder)
     spec = replace(made.plan.spec, budget=_on_top(budget, store))
@@ -136,7 +145,10 @@ def _on_top(budget: Budget | None, store: Store) -> Budget:
 def _candidates(store: Store, keys: Sequence[str]) -> list[Setup]:
     plans = store.about.get("confirmations")
     if keys:
-        return [find_probe(store.probes(), key).setup for key in keys]
+        named = [find_probe(store.probes(), key).setup for key in dict.fromkeys(keys)]
+        if Setup.from_dict(store.about["baseline"]) in named:
+            raise UsageError("--setup: the baseline is always measured; name another setup.")
+        return named
     if not plans or not plans[-1]["setups"]:
         raise UsageError(
             f"{store.folder} has no candidate to confirm; finish the sweep with --resume, or "
@@ -161,8 +173,8 @@ def make_replay(
         UsageError: There is no such run, or the file is wrong.
     """
     recorded = open_run(folder)
+    _check_age(recorded)
     machine = Machine(recorded.about["machine"])
-    home = Path(recorded.about["home"])
     made = (
         _remake(recorded, machine, budget)
         if file is None
@@ -170,7 +182,7 @@ def make_replay(
     )
     store = Store(None, create=True)
     identity = {**recorded.about["fingerprint"], "baseline": made.plan.baseline.key}
-    store.describe({**_about(made, identity), "home": str(home), "replay": True})
+    store.describe({**_about(made, identity), "replay": True})
     spent = Spent.from_dict(recorded.about.get("spent", {})).total
     source = Recorded(
         recorded.probes(),

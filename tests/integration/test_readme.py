@@ -21,7 +21,7 @@ def test_the_sweep_file_and_the_factory_of_the_readme_work(tmp_path: Path) -> No
     (tmp_path / "mypackage" / "tuning.py").write_text(block("python"))
     text = block("yaml")
     assert "budget: {minutes: 10}" in text
-    (tmp_path / "mine.yaml").write_text(text.replace("{minutes: 10}", "{probes: 12}"))
+    (tmp_path / "mine.yaml").write_text(text.replace("{minutes: 10}", "{probes: 20}"))
     planned = autotune("plan", "mine.yaml", folder=tmp_path)
     assert planned.returncode == 0, planned.stderr
     done = autotune("sweep", "mine.yaml", folder=tmp_path)

@@ -41,7 +41,7 @@ budget: {probes: 60}
 measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}
 """
 SETUPS = 8
-SHORT = SWEEP.replace("probes: 60", "probes: 12")  # a search alone
+SHORT = SWEEP.replace("probes: 60", "probes: 20")  # a search alone
 
 HOSTILE = """
 version: 1
@@ -59,7 +59,7 @@ space:
   zero_stage: 3
   micro_batch: [1, 2, 4]
 baseline: {{micro_batch: 2}}
-budget: {{probes: 14}}
+budget: {{probes: 22}}
 measure: {{warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}}
 """
 
@@ -198,6 +198,26 @@ def test_a_finished_run_is_not_measured_again(finished: Path) -> None:
     assert "starting" not in resumed.stderr  # nothing was left to measure
 
 
+def test_a_plan_takes_its_costs_from_a_run_of_the_same_workload(finished: Path) -> None:
+    planned = autotune("plan", "sweep.yaml", folder=finished)
+    assert planned.returncode == 0
+    assert f"{SETUPS} setups to try" in planned.stdout
+    assert "expected cost, from the run in runs/tried" in planned.stdout
+    assert "starting" not in planned.stderr
+
+
+def test_a_plan_without_one_measures_the_baseline_in_one_launch(folder: Path) -> None:
+    planned = autotune("plan", "sweep.yaml", "--json", folder=folder)
+    assert planned.returncode == 0
+    assert planned.stderr.count("starting") == 1
+    described = json.loads(planned.stdout)["planned"]
+    assert described["from"] == "one calibrating launch"
+    assert set(described["phases"]) == set(PHASES)
+    low, high = described["phases"]["search"]["minutes"]
+    assert 0 < low <= high
+    assert not (folder / "runs").exists()
+
+
 def test_a_replay_starts_no_worker_and_writes_nothing(finished: Path) -> None:
     before = sorted(finished.rglob("*"))
     done = autotune("sweep", "--replay", "runs/tried", "--json", folder=finished)
@@ -325,11 +345,11 @@ def test_a_baseline_that_cannot_run_is_an_environment_error(tmp_path: Path) -> N
 
 
 def test_a_budget_on_the_command_line_is_kept_and_what_it_cuts_is_said(folder: Path) -> None:
-    done = autotune("sweep", "sweep.yaml", "--budget", "8p", "--json", folder=folder)
+    done = autotune("sweep", "sweep.yaml", "--budget", "19p", "--json", folder=folder)
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
-    assert (result["planned"]["setups"], result["planned"]["probes"]) == (SETUPS, 8)
-    assert result["spent"]["probes"] <= 8
+    assert (result["planned"]["setups"], result["planned"]["probes"]) == (SETUPS, 19)
+    assert result["spent"]["probes"] <= 19
     assert result["verdict"] == "inconclusive"
     assert any("setups were not tried" in cut for cut in result["cuts"])
     assert any(cut.startswith("confirm: skipped") for cut in result["cuts"])

@@ -9,8 +9,8 @@ from autotune.decide.race import LEAST_LAUNCHES
 from autotune.outcome import PHASES, Phase
 
 COSTS = Costs(launch_seconds=10.0, probe_seconds=2.0)
-# Six launches of a candidate and the baseline under two labels.
-LEAST = Amount(6 * (10 + 3 * 2), 18)
+# Six launches, and one to spare, of a candidate and the baseline under two labels.
+LEAST = Amount(7 * (10 + 3 * 2), 21)
 AMOUNTS = st.builds(Amount, st.floats(0, 1e6), st.floats(0, 1e4))
 
 
@@ -29,7 +29,7 @@ def test_the_race_leaves_a_smallest_confirmation() -> None:
 def test_seconds_and_probes_are_kept_back_each_for_itself() -> None:
     found = allowance("race", Amount(10_000, 40), COSTS)
     assert found.seconds == pytest.approx(6_500)
-    assert found.probes == 22
+    assert found.probes == 19
 
 
 def test_a_budget_below_a_smallest_confirmation_leaves_the_race_nothing() -> None:
@@ -43,8 +43,15 @@ def test_what_the_race_leaves_always_holds_a_smallest_confirmation(
 ) -> None:
     costs = Costs(launch_seconds, probe_seconds)
     left = budget - allowance("race", budget, costs)
-    assert left.seconds >= 6 * (launch_seconds + 3 * probe_seconds) - 1e-6
-    assert left.probes >= 18 - 1e-6
+    assert left.seconds >= 7 * (launch_seconds + 3 * probe_seconds) - 1e-6
+    assert left.probes >= 21 - 1e-6
+
+
+def test_the_search_leaves_a_smallest_confirmation_but_a_fifth_is_its_own() -> None:
+    found = allowance("search", Amount(150, 30), COSTS)
+    assert (found.seconds, found.probes) == (150 - LEAST.seconds, 30 - LEAST.probes)
+    found = allowance("search", Amount(100, 20), COSTS)
+    assert [found.seconds, found.probes] == pytest.approx([20, 4])
 
 
 def test_without_a_budget_every_phase_has_no_limit() -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.search import Store
+from tests.build import make_probe, make_setup
+
 
 def autotune(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -58,3 +61,17 @@ def test_a_wrong_sweep_file_creates_nothing(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("version: 2\n")
     autotune("sweep", "wrong.yaml", folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.yaml"]
+
+
+def test_a_run_of_an_older_version_can_be_shown_but_not_confirmed_or_replayed(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path / "old", create=True)
+    store.add(make_probe(0, baseline=True))
+    about = {"name": "old", "baseline": make_setup().to_dict(), "removed": [], "planned": {}}
+    store.describe({**about, "fingerprint": {}})
+    assert autotune("show", "old", folder=tmp_path).returncode == 0
+    for command in (("confirm", "old"), ("sweep", "--replay", "old")):
+        done = autotune(*command, folder=tmp_path)
+        assert done.returncode == 2
+        assert "was measured by an older autotune" in done.stderr

@@ -50,7 +50,8 @@ def test_a_shipped_sweep_can_be_read_and_is_named_as_its_file(file: Path) -> Non
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
 def test_a_shipped_sweep_follows_the_schema(file: Path, validator: Draft202012Validator) -> None:
-    validator.validate(read_yaml(file.read_text(encoding="utf-8")).data)
+    found = read_yaml(file.read_text(encoding="utf-8")).data
+    assert [error.message for error in validator.iter_errors(found)] == []
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)

@@ -124,7 +124,8 @@ class Probe:
         wall_seconds: From the request to the answer, seen by the controller.
         finished_at: ISO 8601 time, UTC.
         phase: What it was taken for.
-        block: Number of its block in the phase, from 0; None in the search.
+        block: Number of its block in the phase, from 0; None in the search, and in the race for
+            a second probe before its first block.
         round: Number of the confirmation, from 0; a run can be confirmed again later.
         control: Whether it is the baseline under its second label (A/A).
         others_busy: Share of the machine's cores that other processes used meanwhile.

@@ -15,7 +15,7 @@ from autotune.decide.race import (
     start_race,
 )
 from autotune.decide.score import Standing, probe_ratios, standings, winner
-from autotune.decide.screening import Screened, noise_floor, screen
+from autotune.decide.screening import Screened, noise_floor, qualifiers, screen
 from autotune.decide.stats import Estimate
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "noise_floor",
     "observe",
     "probe_ratios",
+    "qualifiers",
     "screen",
     "standings",
     "start_confirmation",

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.decide.budget import LEAST_ENTRIES, Amount, Costs, allowance
 from autotune.decide.confirm import MOST_LAUNCHES, RIVALS
 from autotune.decide.race import LEAST_LAUNCHES, Rules
-from autotune.decide.screening import MOST_ENTRANTS
+from autotune.decide.screening import MOST_ENTRANTS, MOST_QUALIFIERS
 from autotune.outcome import Phase
 
 # Two launches of one setup differ by 15 % on a busy machine, and setups differ from the baseline.
@@ -48,19 +48,27 @@ def forecast(
         probes_per_launch: Probes after which the search takes a fresh launch.
     """
     launches = math.ceil(setups / probes_per_launch)
-    probes = setups + launches + math.ceil(setups / baseline_every)
+    probes = _with_baselines(setups, baseline_every) + max(0, launches - 1)
     entrants = min(MOST_ENTRANTS, setups)
     looks = Rules().looks if entrants > 1 else (0, 0)
     few, many = min(2, entrants) + 1, entrants + 1
     most = MOST_LAUNCHES if setups else 0
     least = LEAST_LAUNCHES if setups else 0
     widest = LEAST_ENTRIES + min(RIVALS, max(0, setups - 1))
+    more = (1, _with_baselines(min(MOST_QUALIFIERS, setups), baseline_every))
+    more = more if setups > MOST_ENTRANTS else (0, 0)
+    longest = (looks[-1] + more[0], looks[-1] * many + more[1])
     raw: Mapping[Phase, Range] = {
         "search": _range((launches, probes), (launches, probes), costs),
-        "race": _range((looks[0], looks[0] * few), (looks[-1], looks[-1] * many), costs),
+        "race": _range((looks[0], looks[0] * few), longest, costs),
         "confirm": _range((least, least * LEAST_ENTRIES), (most, most * widest), costs),
     }
     return {phase: _cut(phase, item, budget, costs) for phase, item in raw.items()}
+
+
+def _with_baselines(setups: int, baseline_every: int) -> int:
+    """Probes of a launch that begins and ends with a baseline."""
+    return setups + math.ceil(setups / baseline_every) + 1 if setups else 0
 
 
 def _range(low: tuple[int, int], high: tuple[int, int], costs: Costs) -> Range:

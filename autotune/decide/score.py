@@ -6,11 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import linear_regression, median
 
 from autotune.outcome import Measurement, Probe
 from autotune.setup import Setup
 
+NEIGHBOURS = 2  # baselines on either side: one alone would put its own noise into every ratio
 Throughput = Callable[[Measurement], float]
 
 
@@ -47,9 +48,10 @@ class Standing:
 def probe_ratios(probes: Sequence[Probe], throughput: Throughput) -> dict[int, float]:
     """Ratio of each ``ok`` probe to its baseline, by probe number.
 
-    The reference is interpolated, in log throughput and by position, between the nearest
-    baseline probes before and after in the same launch; launches differ by more than the
-    probes within one, so a baseline of another launch is used only when there is no other.
+    The reference is a line through the two nearest baseline probes before and the two after in
+    the same launch, by position and in log throughput; where one side has none, the nearest
+    alone. Launches differ by more than the probes within one, so a baseline of another launch is
+    used only when there is no other.
     """
     references = [probe for probe in probes if probe.baseline and probe.outcome.kind == "ok"]
     ratios = {}
@@ -67,21 +69,17 @@ def _reference(probe: Probe, references: Sequence[Probe], throughput: Throughput
     near = [item for item in references if item.launch == probe.launch] or references
     if not near:
         return None
-    before = max((item for item in near if item.number < probe.number), key=_number, default=None)
-    after = min((item for item in near if item.number > probe.number), key=_number, default=None)
-    if before is None or after is None:
-        return _value(before or after, throughput)
-    share = (probe.number - before.number) / (after.number - before.number)
-    low, high = math.log(_value(before, throughput)), math.log(_value(after, throughput))
-    return math.exp(low + share * (high - low))
+    before = [item for item in near if item.number < probe.number][-NEIGHBOURS:]
+    after = [item for item in near if item.number > probe.number][:NEIGHBOURS]
+    if not before or not after:
+        return _value((before or after[::-1])[-1], throughput)
+    numbers = [item.number for item in (*before, *after)]
+    logs = [math.log(_value(item, throughput)) for item in (*before, *after)]
+    slope, intercept = linear_regression(numbers, logs)
+    return math.exp(intercept + slope * probe.number)
 
 
-def _number(probe: Probe) -> int:
-    return probe.number
-
-
-def _value(probe: Probe | None, throughput: Throughput) -> float:
-    assert probe is not None
+def _value(probe: Probe, throughput: Throughput) -> float:
     assert probe.outcome.measurement is not None
     return throughput(probe.outcome.measurement)
 

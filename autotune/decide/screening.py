@@ -16,6 +16,7 @@ from autotune.setup import Setup
 LEAST_LIMIT = 0.08  # log ratio
 FLOORS = 4  # noise floors behind the leader that still enter the race
 MOST_ENTRANTS = 8
+MOST_QUALIFIERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,29 @@ def screening_limit(noise_floor: float | None) -> float:
     return math.inf if noise_floor is None else max(LEAST_LIMIT, FLOORS * noise_floor)
 
 
+def qualifiers(
+    ranked: Sequence[Standing], baseline: Setup, noise_floor: float | None
+) -> tuple[Setup, ...]:
+    """Setups to probe once more, where more are near the leader than may enter the race.
+
+    One noisy probe each is a poor choice among many that are alike.
+    """
+    near, _ = _near(ranked, baseline, screening_limit(noise_floor))
+    if len(near) <= MOST_ENTRANTS:
+        return ()
+    return tuple(item.setup for item in near[:MOST_QUALIFIERS])
+
+
+def _near(
+    ranked: Sequence[Standing], baseline: Setup, limit: float
+) -> tuple[list[Standing], float]:
+    """Setups within ``limit`` of the leader, and the leader's log ratio."""
+    able = [item for item in ranked if math.log(item.end_to_end_ratio) >= -limit]
+    best = max((math.log(item.ratio) for item in able), default=0.0)
+    near = [item for item in able if best - math.log(item.ratio) <= limit]
+    return [item for item in near if item.setup != baseline], best
+
+
 def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | None) -> Screened:
     """Keeps setups near the leader, at most `MOST_ENTRANTS`; the baseline needs no place.
 
@@ -53,11 +77,7 @@ def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | Non
         noise_floor: As `noise_floor` gives it; None when it is not known.
     """
     limit = screening_limit(noise_floor)
-    able = [item for item in ranked if math.log(item.end_to_end_ratio) >= -limit]
-    best = max((math.log(item.ratio) for item in able), default=0.0)
-    near = [
-        item for item in able if item.setup != baseline and best - math.log(item.ratio) <= limit
-    ]
+    near, best = _near(ranked, baseline, limit)
     kept = near[:MOST_ENTRANTS]
     others = [item for item in ranked if item not in kept and item.setup != baseline]
     return Screened(

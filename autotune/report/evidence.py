@@ -136,7 +136,7 @@ def _replayed(state: State, probes: Sequence[Probe], phase: Phase, round: int) -
     Blocks without a baseline stop a session, not the run: the next session tries again.
     """
     for probe in probes:
-        if probe.phase == phase and probe.round == round:
+        if probe.phase == phase and probe.round == round and probe.block is not None:
             state = absorb(state, observe(probe))
     return replace(state, spoiled=0)
 

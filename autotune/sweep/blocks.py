@@ -31,7 +31,7 @@ class Blocks:
         return [
             probe
             for probe in self._bench.probes
-            if probe.phase == phase and probe.round == self._round
+            if probe.phase == phase and probe.round == self._round and probe.block is not None
         ]
 
     def run(self, state: State, allowed: Amount) -> State:

@@ -12,6 +12,7 @@ from autotune.decide import (
     candidates,
     next_block,
     noise_floor,
+    qualifiers,
     screen,
     standings,
     start_confirmation,
@@ -27,6 +28,7 @@ from autotune.setup import Setup
 from autotune.sweep.bench import Bench
 from autotune.sweep.blocks import Blocks
 from autotune.sweep.plan import Plan
+from autotune.sweep.qualify import Qualifying
 from autotune.sweep.search_phase import SearchPhase
 
 NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
@@ -127,11 +129,23 @@ class Sweep:
         cuts = self._store.about.get("cuts", [])
         self._store.describe({"cuts": [cut for cut in cuts if not cut.startswith(start)]})
 
-    def _screen(self) -> None:
-        """Decides, once and from the search alone, who enters the race."""
+    def _qualify(self) -> None:
+        """Probes those near the leader once more when they are too many for the race."""
         searched = [probe for probe in self._bench.probes if probe.phase == "search"]
-        floor = noise_floor(searched)
-        found = screen(standings(searched, self._plan.baseline), self._plan.baseline, floor)
+        ranked = standings(searched, self._plan.baseline)
+        setups = qualifiers(ranked, self._plan.baseline, noise_floor(searched))
+        if not setups:
+            return
+        self._emit(PhaseStarted(phase="race", setups=len(setups), launches=1))
+        done = Qualifying(self._bench, setups).run(self._allowed())
+        if not done and not self._bench.interrupted:
+            self._cut(f"race: not all {len(setups)} setups near the leader were probed again")
+
+    def _screen(self) -> None:
+        """Decides, once and from the search and the qualifying, who enters the race."""
+        tried = [probe for probe in self._bench.probes if probe.block is None]
+        floor = noise_floor(tried)
+        found = screen(standings(tried, self._plan.baseline), self._plan.baseline, floor)
         racing = self._fitting(found.entrants)
         skipped = len(racing) < min(2, len(found.entrants))
         entrants = found.entrants if skipped else racing
@@ -163,9 +177,12 @@ class Sweep:
         """What may be spent when the race ends, counted from the sweep's start."""
         return allowance("race", self._plan.budget, self._bench.costs)
 
-    def _race(self) -> State:
-        """The race as far as its share of the budget goes."""
+    def _race(self) -> State | None:
+        """The race as far as its share of the budget goes; None if it was interrupted early."""
         if "race" not in self._store.about:
+            self._qualify()
+            if self._bench.interrupted:
+                return None
             self._screen()
         decision = self._store.about["race"]
         entrants = tuple(map(Setup.from_dict, decision["entrants"]))

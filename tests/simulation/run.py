@@ -20,6 +20,7 @@ from autotune.decide import (
     next_block,
     noise_floor,
     observe,
+    qualifiers,
     screen,
     standings,
     start_confirmation,
@@ -125,10 +126,13 @@ def sweep(source: Source, baseline: Setup, setups: Sequence[Setup], seed: int) -
     order = [setup for setup in setups if setup != baseline]
     random.Random(f"order {seed}").shuffle(order)
     searched = running.search(order)
-    floor = noise_floor(searched)
-    assert floor is not None
     ranked = standings(searched, baseline)
-    screened = screen(ranked, baseline, floor)
+    again = list(qualifiers(ranked, baseline, noise_floor(searched)))
+    random.Random(f"again {seed}").shuffle(again)
+    tried = running.search(again)
+    floor = noise_floor(tried)
+    assert floor is not None
+    screened = screen(standings(tried, baseline), baseline, floor)
     race = running.blocks(start_race(rules, baseline, screened.entrants))
     chosen = candidates(race, screened.log_ratios, floor)
     confirmation = running.blocks(

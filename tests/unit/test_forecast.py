@@ -28,9 +28,15 @@ def test_a_search_takes_every_setup_once_and_a_baseline_before_each_four() -> No
 
 
 def test_a_race_takes_three_to_eight_launches_of_at_most_eight_entrants_and_the_baseline() -> None:
-    race = planned(100)["race"]
+    race = planned(8)["race"]
     assert race.launches == (3, 8)
     assert race.probes == (3 * 3, 8 * 9)
+
+
+def test_more_than_eight_setups_may_take_a_launch_with_a_second_probe_of_sixteen() -> None:
+    race = planned(100)["race"]
+    assert race.launches == (3, 9)
+    assert race.probes == (3 * 3, 8 * 9 + 16 + 5)
 
 
 def test_one_setup_needs_no_race_and_none_needs_nothing() -> None:

@@ -143,6 +143,51 @@ def test_every_kill_of_the_controller_resumes_to_the_uninterrupted_verdict(tmp_p
         assert set(searched.values()) == {1}
 
 
+def again(store: Store) -> Counter[Setup]:
+    """Second probes before the race."""
+    probes = [probe for probe in store.probes() if probe.phase == "race" and probe.block is None]
+    return Counter(probe.setup for probe in probes if not probe.baseline)
+
+
+def test_too_many_alike_are_probed_once_more_before_eight_enter_the_race(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, WIDE)
+    store, launcher = new_store(plan), ScriptedLauncher(noisy(gain=0.0))
+    assert make_sweep(plan, store, launcher).run() == "decided"
+    others = plan.space.valid().keys() - {plan.baseline}
+    assert len(others) == 11
+    assert again(store) == dict.fromkeys(others, 1)
+    assert len(store.about["race"]["entrants"]) == 8
+    assert result_of(store)["verdict"] in ("keep-baseline", "inconclusive")
+
+
+def test_the_second_probe_counts_as_much_as_the_first(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, WIDE)
+    lucky = next(setup for setup in plan.space.valid() if setup.zero_stage == 3)
+    served: list[Setup] = []
+
+    def rule(setup: Setup, where: Where) -> float:
+        served.append(setup)
+        first = served.count(setup) == 1
+        return {True: 0.06, False: -0.1}[first] if setup == lucky else 0.001 * setup.zero_stage
+
+    store = new_store(plan)
+    make_sweep(plan, store, ScriptedLauncher(rule)).run()
+    assert again(store)[lucky] == 1
+    assert lucky.to_dict() not in store.about["race"]["entrants"]
+
+
+def test_a_kill_between_search_and_race_repeats_no_second_probe(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, WIDE)
+    for after in (16, 18, 22, 27):
+        store = new_store(plan)
+        dying = ScriptedLauncher(noisy(gain=0.0), listeners=[killer(after)])
+        with pytest.raises(Killed):
+            make_sweep(plan, store, dying).run()
+        assert make_sweep(plan, store, ScriptedLauncher(noisy(gain=0.0))).run() == "decided"
+        assert set(again(store).values()) == {1}
+        assert len(again(store)) == 11
+
+
 def test_ctrl_c_in_any_phase_stops_after_the_running_probe(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     for after in (2, 10, 25):

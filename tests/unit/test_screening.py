@@ -16,6 +16,7 @@ from autotune.decide import (
     absorb,
     candidates,
     noise_floor,
+    qualifiers,
     screen,
     start_race,
 )
@@ -106,6 +107,20 @@ def test_what_is_clearly_slower_end_to_end_neither_enters_nor_leads() -> None:
 def test_what_is_slower_end_to_end_by_noise_may_enter() -> None:
     found = screen(with_baseline(standing(0, 0.5, -0.07)), BASELINE, 0.01)
     assert found.entrants == (A,)
+
+
+def test_more_than_eight_near_the_leader_are_probed_again_and_at_most_sixteen() -> None:
+    eight = with_baseline(*(standing(index, 0.001 * index) for index in range(8)))
+    assert qualifiers(eight, BASELINE, 0.01) == ()
+    far = with_baseline(*(standing(index, 0.001 * index) for index in range(8)), standing(8, -0.2))
+    assert qualifiers(far, BASELINE, 0.01) == ()
+    nine = with_baseline(*(standing(index, 0.001 * index) for index in range(9)))
+    assert qualifiers(nine, BASELINE, 0.01) == tuple(SETUPS[index] for index in range(8, -1, -1))
+    many = [
+        Standing(make_setup(bucket_bytes=size), 1 + size / 1e6, 1.0) for size in range(30, 0, -1)
+    ]
+    found = qualifiers([*many, Standing(BASELINE, 1.0, 1.0)], BASELINE, 0.01)
+    assert found == tuple(item.setup for item in many[:16])
 
 
 def test_no_standing_no_entrant() -> None:

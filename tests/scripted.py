@@ -88,6 +88,7 @@ class ScriptedLauncher:
     ranks: int = 2
     started: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    cold_seconds: float = 0.0  # of the first launch, on top
     where: Where = Where("search", None, 0)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
 
@@ -96,7 +97,7 @@ class ScriptedLauncher:
 
     def start(self, number: int) -> Launch:
         self.started.append(number)
-        self.seconds += LAUNCH_SECONDS
+        self.seconds += LAUNCH_SECONDS + (self.cold_seconds if len(self.started) == 1 else 0.0)
         self.where = Where("search", None, 0)
         return ScriptedLaunch(self)
 

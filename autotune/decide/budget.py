@@ -39,7 +39,7 @@ class Costs:
     """What this machine takes for this workload.
 
     Attributes:
-        launch_seconds: To start, warm and end a launch.
+        launch_seconds: To start and warm a launch.
         probe_seconds: One probe.
     """
 

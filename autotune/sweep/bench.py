@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from statistics import median
@@ -28,6 +28,15 @@ from autotune.sweep.plan import PhaseSpent, Plan, Spent
 
 FAILURES_IN_A_ROW = 2  # launches without one baseline; then the environment is at fault
 WARMING = Measure(warm_up_steps=1, warm_up_cap=1, timed_steps=1, end_to_end_steps=1)
+
+
+def typical_start(starts: Sequence[float]) -> float:
+    """Seconds that a launch takes to be warm, by those so far; 0 before the first.
+
+    A first launch also pays for cold file caches and for what DeepSpeed compiles, so it counts
+    only while there is no other.
+    """
+    return median(starts[1:] or starts) if starts else 0.0
 
 
 class Bench:
@@ -56,6 +65,7 @@ class Bench:
         self.interrupted = False
         self._launcher = launcher
         self._mark = launcher.clock()
+        self._starts: list[float] = store.about.get("starts", [])
         self._launches = 1 + max((probe.launch for probe in self.probes), default=-1)
         self._failures = 0
 
@@ -74,13 +84,16 @@ class Bench:
     @property
     def costs(self) -> Costs:
         """Of a launch and of a whole probe, by those so far; 0 before the first."""
-        total = self.spent.total
         taken = [probe.wall_seconds for probe in self.probes if probe.outcome.kind == "ok"]
-        around = max(0.0, total.seconds - total.probe_seconds)
         return Costs(
-            launch_seconds=around / max(1, total.launches),
+            launch_seconds=typical_start(self._starts),
             probe_seconds=median(taken) if taken else 0.0,
         )
+
+    @property
+    def cold(self) -> bool:
+        """Whether only one launch has shown what a launch costs."""
+        return len(self._starts) == 1
 
     @contextmanager
     def launch(self, phase: Phase) -> Iterator[Launch | None]:
@@ -120,6 +133,8 @@ class Bench:
         warmed = self._ask(launch, self.plan.baseline, WARMING)
         seconds = self._launcher.clock() - started
         self.spent.add(phase, PhaseSpent(launches=1, launch_seconds=seconds))
+        self._starts.append(seconds)
+        self.store.describe({"starts": self._starts})
         self.emit(LaunchReady(launch=number, seconds=seconds))
         if launch.alive and warmed.kind == "ok":
             return launch

@@ -40,7 +40,7 @@ class Noise:
         floor: Standard deviation of the log ratio of two probes of one setup in one launch.
         between_launches: Standard deviation of the log throughput of whole launches, which
             pairing removes; None for one launch.
-        launch_seconds: To start, warm and end a launch.
+        launch_seconds: To start and warm a launch.
         probe_seconds: One probe of the baseline.
         margin: Of the sweep file; 0.01 is 1 %.
         resolutions: By number of launches.

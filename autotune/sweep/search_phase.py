@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from autotune.decide import noise_floor, probe_ratios
-from autotune.decide.budget import Amount, allowance
+from autotune.decide.budget import SHARES, Amount, allowance
 from autotune.decide.score import backward_rate, end_to_end_rate
 from autotune.decide.screening import baseline_log_ratios, screening_limit
 from autotune.events import ProbeFinished
@@ -23,6 +23,7 @@ GROWTH_LIMIT = 2.0  # resident memory after clean-up over that after the first p
 GROWTH_FLOOR_BYTES = 2 * 2**30  # growth below it never ends a launch
 LEAST_PAIRS = 3  # of baselines in one launch, before a probe is stopped by their noise
 BURSTS = 4  # in the timed steps of a probe; after each it may be stopped
+FIRST = "the first launch of this run"
 
 SearchEnd = Literal["exhausted", "budget", "interrupted"]
 
@@ -60,8 +61,19 @@ class SearchPhase:
 
     def _left(self) -> Amount:
         """What the search may still spend."""
-        bench = self._bench
-        return bench.left(allowance("search", bench.plan.budget, bench.costs))
+        allowed = allowance("search", self._plan.budget, self._bench.costs)
+        if self._bench.cold:
+            allowed = replace(allowed, seconds=self._share_seconds)
+        return self._bench.left(allowed)
+
+    @property
+    def _share_seconds(self) -> float:
+        return self._plan.budget.seconds * SHARES["search"]
+
+    def _dear(self) -> bool:
+        """Whether launches are so dear that the search has to leave more than its share."""
+        allowed = allowance("search", self._plan.budget, self._bench.costs)
+        return allowed.seconds < self._share_seconds
 
     def measured(self) -> set[Setup]:
         """Setups that have a probe, the baseline's own included."""
@@ -76,7 +88,7 @@ class SearchPhase:
         self._bench.baseline_measured()
         if self._search is None:
             self._search = self._make_search()
-            self._say_costs()
+        self._say_costs()
         served = 0
         while (end := self.end()) is None and launch.alive:
             outcome = self._take(launch, self._search)
@@ -85,6 +97,8 @@ class SearchPhase:
                 break
             if launch.alive and served % BASELINE_EVERY == 0:
                 self._take_baseline(launch)
+                if self._bench.cold and self._dear():
+                    break  # a second launch tells what launches really cost
         if launch.alive and not self._bench.probes[-1].baseline and end != "interrupted":
             self._take_baseline(launch)
         return end
@@ -108,9 +122,11 @@ class SearchPhase:
         )
 
     def _say_costs(self) -> None:
-        """Keeps what the run is expected to cost, by its first launch."""
-        if "costs" not in self._bench.store.about.get("planned", {}):
-            plan = planned(self._plan, self._bench.costs, "the first launch of this run")
+        """Keeps what the run is expected to cost, by its first launch, or the second if cold."""
+        known = self._bench.store.about.get("planned", {})
+        if "costs" not in known or (known["from"] == FIRST and not self._bench.cold):
+            source = FIRST if self._bench.cold else "the first launches of this run"
+            plan = planned(self._plan, self._bench.costs, source)
             self._bench.store.describe({"planned": plan})
 
     def _worn(self, served: int, first_resident: int, outcome: Outcome) -> bool:

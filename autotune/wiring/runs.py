@@ -16,6 +16,7 @@ from autotune.search import Store
 from autotune.setup import Setup
 from autotune.spec import Budget
 from autotune.sweep import End, Spent, Sweep
+from autotune.sweep.bench import typical_start
 from autotune.sweep.costs import planned
 from autotune.wiring.fingerprint import IDENTITY, check_fingerprint, fingerprint
 from autotune.wiring.plan import Made, make_launcher, make_plan
@@ -183,10 +184,6 @@ def make_replay(
     store = Store(None, create=True)
     identity = {**recorded.about["fingerprint"], "baseline": made.plan.baseline.key}
     store.describe({**_about(made, identity), "replay": True})
-    spent = Spent.from_dict(recorded.about.get("spent", {})).total
-    source = Recorded(
-        recorded.probes(),
-        launch_seconds=(spent.seconds - spent.probe_seconds) / max(1, spent.launches),
-    )
+    source = Recorded(recorded.probes(), typical_start(recorded.about.get("starts", [])))
     sweep = Sweep(made.plan, store, ReplayLauncher(source, ranks=made.ranks, seed=seed), emit)
     return Session(sweep, store, sweep.run)

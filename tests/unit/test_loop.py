@@ -44,8 +44,11 @@ def noisy(gain: float = BF16_GAIN, noise: float = 0.01) -> Rule:
     return rule
 
 
-def run(plan: Plan, rule: Rule, *listeners: Any) -> tuple[dict[str, Any], ScriptedLauncher]:
-    store, launcher = new_store(plan), ScriptedLauncher(rule, listeners=list(listeners))
+def run(
+    plan: Plan, rule: Rule, *listeners: Any, cold_seconds: float = 0.0
+) -> tuple[dict[str, Any], ScriptedLauncher]:
+    store = new_store(plan)
+    launcher = ScriptedLauncher(rule, cold_seconds=cold_seconds, listeners=list(listeners))
     assert make_sweep(plan, store, launcher).run() == "decided"
     return result_of(store), launcher
 
@@ -244,3 +247,13 @@ def test_a_later_confirmation_takes_fresh_launches_and_ignores_the_first(tmp_pat
     again = result_of(store)
     assert again["verdict"] == "keep-baseline"
     assert again["launches"] == len(slow.started) == 6
+
+
+def test_a_cold_first_launch_does_not_cost_the_sweep_its_race(tmp_path: Path) -> None:
+    """Compilation and cold caches make it slow once; the budget holds warm launches in plenty."""
+    plan = make_plan(tmp_path, WIDE.replace("minutes: 60", "minutes: 5"))
+    result, launcher = run(plan, noisy(), cold_seconds=60.0)
+    assert result["cuts"] == []
+    assert result["race"]["blocks"] >= 3
+    assert result["verdict"] == "confirmed"
+    assert launcher.clock() <= 5 * 60

@@ -22,7 +22,7 @@ unit: .venv/dev
 	$(BIN)/python -m pytest
 
 test-all: check
-	$(BIN)/python -m pytest -m ""
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m ""
 
 format: .venv/dev
 	$(BIN)/ruff check --fix

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from autotune.backends import backend_of
 from autotune.launch import Launch, LocalLauncher, Machine, describe_machine
@@ -15,6 +17,11 @@ from autotune.request import Measure, ProbeRequest
 from autotune.setup import Setup
 from autotune.workload import PythonFactory, Workload
 from tests.build import TINY
+
+# `make test` draws the same examples each time, `make test-all` new ones.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("random", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 QUICK = Measure(warm_up_steps=1, warm_up_cap=1, timed_steps=2, end_to_end_steps=1)
 WORKLOADS = Path(__file__).parent / "workloads"

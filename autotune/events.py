@@ -26,11 +26,13 @@ class PhaseStarted:
         phase: Which.
         setups: Setups that it compares with the baseline.
         launches: Launches that it takes at most; None for the search.
+        qualifying: Whether the race begins with a second probe of too many setups.
     """
 
     phase: Phase
     setups: int
     launches: int | None
+    qualifying: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

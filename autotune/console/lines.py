@@ -68,6 +68,8 @@ def _phase_line(event: PhaseStarted) -> str:
     setups = count(event.setups, "setup")
     if event.phase == "search":
         return f"search: {setups}"
+    if event.qualifying:
+        return f"race: {setups} near the leader, too many; each is probed once more"
     baseline = "the baseline twice" if event.phase == "confirm" else "the baseline"
     most = "" if event.launches is None else f", at most {count(event.launches, 'launch')}"
     return f"{event.phase}: {setups} and {baseline}{most}"

@@ -11,6 +11,7 @@ from autotune.decide.race import (
     absorb,
     next_block,
     observe,
+    resume,
     start_confirmation,
     start_race,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "observe",
     "probe_ratios",
     "qualifiers",
+    "resume",
     "screen",
     "standings",
     "start_confirmation",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import Literal
@@ -239,6 +239,17 @@ def absorb(state: State, observation: Observation) -> State:
     if observation.kind != "ok":
         return _failed(state, observation)
     return _completed(replace(state, open=(*state.open, observation)))
+
+
+def resume(state: State, probes: Iterable[Probe], round: int = 0) -> State:
+    """The state after the recorded probes of its blocks; a broken block begins anew.
+
+    Blocks without a baseline stopped a session, not the run: the next session tries again.
+    """
+    for probe in probes:
+        if probe.phase == state.stage and probe.round == round and probe.block is not None:
+            state = absorb(state, observe(probe))
+    return replace(state, spoiled=0)
 
 
 def _failed(state: State, observation: Observation) -> State:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autotune.decide.race import Out
-from autotune.decide.score import Standing
+from autotune.decide.score import Standing, backward_rate
 from autotune.decide.stats import root_mean_square
 from autotune.outcome import Probe
 from autotune.setup import Setup
@@ -109,10 +109,16 @@ def noise_floor(probes: Iterable[Probe]) -> float | None:
 
 def baseline_log_ratios(probes: Iterable[Probe]) -> list[float]:
     """Log ratio of each baseline probe to the one before it in the same launch."""
+    values = baseline_logs(probes).values()
+    return [late - early for logs in values for early, late in pairwise(logs)]
+
+
+def baseline_logs(probes: Iterable[Probe]) -> dict[int, list[float]]:
+    """Log backward throughput of the baseline's probes, in order, of each launch."""
     launches: dict[int, list[float]] = {}
     for probe in probes:
         measured = probe.outcome.measurement
-        if (probe.baseline or probe.control) and probe.outcome.kind == "ok" and measured:
-            value = math.log(measured.median_backward_tokens_per_second)
-            launches.setdefault(probe.launch, []).append(value)
-    return [late - early for values in launches.values() for early, late in pairwise(values)]
+        ours = probe.baseline or probe.control
+        if ours and probe.outcome.kind == "ok" and measured is not None:
+            launches.setdefault(probe.launch, []).append(math.log(backward_rate(measured)))
+    return launches

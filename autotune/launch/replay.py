@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
+from autotune.decide.screening import baseline_logs
 from autotune.launch.local import Judge
 from autotune.outcome import Measurement, Outcome, Probe
 from autotune.request import ProbeRequest
@@ -105,7 +106,7 @@ class Recorded:
 
     def __init__(self, probes: Sequence[Probe], launch_seconds: float) -> None:
         self.launch_seconds = launch_seconds
-        levels = _levels(probes)
+        levels = {launch: fmean(logs) for launch, logs in baseline_logs(probes).items()}
         self._levels = list(levels.values()) or [0.0]
         overall = fmean(self._levels)
         self._draws: dict[Setup, list[Draw]] = {}
@@ -129,16 +130,6 @@ class Recorded:
             factor = math.exp(drawn.level - level)
             outcome = replace(outcome, measurement=_scaled(outcome.measurement, factor))
         return Answer(outcome, drawn.probe.wall_seconds)
-
-
-def _levels(probes: Sequence[Probe]) -> dict[int, float]:
-    values: dict[int, list[float]] = {}
-    for probe in probes:
-        measured = probe.outcome.measurement
-        if probe.baseline and probe.outcome.kind == "ok" and measured is not None:
-            value = math.log(measured.median_backward_tokens_per_second)
-            values.setdefault(probe.launch, []).append(value)
-    return {launch: fmean(logs) for launch, logs in values.items()}
 
 
 def _scaled(measurement: Measurement, factor: float) -> Measurement:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist, fmean, median
 
+from autotune.decide.screening import baseline_logs
 from autotune.outcome import Probe
 
 LEAST_VALUES = 6  # shorter series cannot reach the level, and would only dilute it
@@ -42,7 +43,7 @@ def find_drift(
         noise_floor: Standard deviation of the log ratio of two probes of a launch.
         least_change: Log change below which no trend matters.
     """
-    launches = _by_launch(probes)
+    launches = baseline_logs(probes)
     means = {launch: fmean(values) for launch, values in launches.items()}
     series = [(list(means.values()), (min(means, default=0), max(means, default=0)))]
     series += [(values, (launch, launch)) for launch, values in launches.items()]
@@ -52,17 +53,6 @@ def find_drift(
         drift for drift in fitted if drift.p < LEVEL / len(fitted) and abs(drift.log_change) > least
     ]
     return max(drifts, key=lambda drift: abs(drift.log_change), default=None)
-
-
-def _by_launch(probes: Iterable[Probe]) -> dict[int, list[float]]:
-    """Log backward throughput of the baseline's probes, in order, of each launch."""
-    launches: dict[int, list[float]] = {}
-    for probe in probes:
-        measured = probe.outcome.measurement
-        if (probe.baseline or probe.control) and probe.outcome.kind == "ok" and measured:
-            value = math.log(measured.median_backward_tokens_per_second)
-            launches.setdefault(probe.launch, []).append(value)
-    return launches
 
 
 def _fit(values: Sequence[float], launches: tuple[int, int]) -> Drift:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.decide import (
@@ -11,17 +11,16 @@ from autotune.decide import (
     Standing,
     State,
     Verdict,
-    absorb,
     next_block,
     noise_floor,
-    observe,
+    resume,
     standings,
     start_confirmation,
     start_race,
     verdict,
     winner,
 )
-from autotune.outcome import Phase, Probe
+from autotune.outcome import Probe
 from autotune.setup import Setup
 
 DEFAULT_MARGIN = 0.01
@@ -111,7 +110,7 @@ def _race(
     if "race" not in about:
         return None
     entrants = tuple(map(Setup.from_dict, about["race"]["entrants"]))
-    return _replayed(start_race(rules, baseline, entrants), probes, "race", 0)
+    return resume(start_race(rules, baseline, entrants), probes)
 
 
 def _confirmation(
@@ -127,18 +126,7 @@ def _confirmation(
         distance=plans[-1]["distance"],
         most=plans[-1]["most"],
     )
-    return _replayed(begun, probes, "confirm", len(plans) - 1)
-
-
-def _replayed(state: State, probes: Sequence[Probe], phase: Phase, round: int) -> State:
-    """The state after the probes that were taken for it.
-
-    Blocks without a baseline stop a session, not the run: the next session tries again.
-    """
-    for probe in probes:
-        if probe.phase == phase and probe.round == round and probe.block is not None:
-            state = absorb(state, observe(probe))
-    return replace(state, spoiled=0)
+    return resume(begun, probes, len(plans) - 1)
 
 
 def _over(confirmation: State, plan: Mapping[str, Any]) -> bool:

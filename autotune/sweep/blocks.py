@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
-from autotune.decide import Block, Entry, State, absorb, next_block, observe
+from autotune.decide import Block, Entry, State, absorb, next_block, observe, resume
 from autotune.decide.budget import Amount
 from autotune.events import BlockStarted, SetupLeft
 from autotune.launch import Launch
-from autotune.outcome import Phase, Probe
+from autotune.outcome import Probe
 from autotune.sweep.bench import Bench
 
 
@@ -22,17 +20,8 @@ class Blocks:
         self._round = round
 
     def resume(self, state: State) -> State:
-        """The state after the probes that the store holds; a broken block begins anew."""
-        for probe in self._recorded(state.stage):
-            state = absorb(state, observe(probe))
-        return replace(state, spoiled=0)
-
-    def _recorded(self, phase: Phase) -> Sequence[Probe]:
-        return [
-            probe
-            for probe in self._bench.probes
-            if probe.phase == phase and probe.round == self._round and probe.block is not None
-        ]
+        """The state after the probes that the store holds."""
+        return resume(state, self._bench.probes, self._round)
 
     def run(self, state: State, allowed: Amount) -> State:
         """Runs blocks until the state is decided, the budget ends, or Ctrl-C.

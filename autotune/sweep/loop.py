@@ -136,7 +136,7 @@ class Sweep:
         setups = qualifiers(ranked, self._plan.baseline, noise_floor(searched))
         if not setups:
             return
-        self._emit(PhaseStarted(phase="race", setups=len(setups), launches=1))
+        self._emit(PhaseStarted(phase="race", setups=len(setups), launches=1, qualifying=True))
         done = Qualifying(self._bench, setups).run(self._allowed())
         if not done and not self._bench.interrupted:
             self._cut(f"race: not all {len(setups)} setups near the leader were probed again")

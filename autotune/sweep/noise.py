@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from autotune.decide import noise_floor, observe
+from autotune.decide import noise_floor
 from autotune.decide.confirm import MOST_LAUNCHES
 from autotune.decide.race import LEAST_LAUNCHES, Rules
+from autotune.decide.screening import baseline_logs
 from autotune.decide.stats import AGAINST_TWO, resolvable
-from autotune.outcome import Probe
 from autotune.sweep.bench import Bench
 
 PROBES = 4  # in a launch
@@ -60,7 +60,7 @@ def measure_noise(bench: Bench, launches: int) -> Noise:
     Raises:
         EnvironmentFailedError: The baseline cannot be measured.
     """
-    while len({probe.launch for probe in _good(bench)}) < launches and not bench.interrupted:
+    while len(baseline_logs(bench.probes)) < launches and not bench.interrupted:
         with bench.launch("confirm") as launch:
             for _ in range(PROBES if launch is not None else 0):
                 assert launch is not None
@@ -75,16 +75,9 @@ def measure_noise(bench: Bench, launches: int) -> Noise:
     return _noise(bench)
 
 
-def _good(bench: Bench) -> list[Probe]:
-    return [probe for probe in bench.probes if probe.outcome.kind == "ok"]
-
-
 def _noise(bench: Bench) -> Noise:
-    levels: dict[int, list[float]] = {}
-    for probe in _good(bench):
-        levels.setdefault(probe.launch, []).append(observe(probe).backward)
-    means = [fmean(values) for values in levels.values()]
-    floor, costs, rules = noise_floor(_good(bench)) or 0.0, bench.costs, bench.plan.rules
+    means = [fmean(logs) for logs in baseline_logs(bench.probes).values()]
+    floor, costs, rules = noise_floor(bench.probes) or 0.0, bench.costs, bench.plan.rules
     return Noise(
         floor=floor,
         between_launches=stdev(means) if len(means) > 1 else None,

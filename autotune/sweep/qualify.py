@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from autotune.decide import probe_ratios
 from autotune.decide.budget import Amount
+from autotune.decide.score import backward_rate
 from autotune.launch import Launch
 from autotune.outcome import Probe
 from autotune.setup import Setup
@@ -62,5 +64,5 @@ class Qualifying:
     def _keep(self, launch: Launch, setup: Setup) -> Probe:
         baseline = setup == self._bench.plan.baseline
         probe = self._bench.probe(launch, setup, phase="race", baseline=baseline)
-        self._bench.keep(probe, None)
+        self._bench.keep(probe, probe_ratios(self._bench.probes, backward_rate).get(probe.number))
         return probe

@@ -109,6 +109,12 @@ def test_elsewhere_every_event_that_matters_is_one_plain_line() -> None:
     assert "\x1b" not in text
 
 
+def test_a_second_probe_before_the_race_is_said_to_be_one() -> None:
+    event = PhaseStarted(phase="race", setups=12, launches=1, qualifying=True)
+    _, text = shown(event, terminal=False)
+    assert text == "race: 12 setups near the leader, too many; each is probed once more\n"
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [

@@ -1,6 +1,13 @@
 """Pure decisions on measured numbers: no I/O."""
 
-from autotune.decide.confirm import Candidates, Claim, Verdict, candidates, verdict
+from autotune.decide.confirm import (
+    Candidates,
+    Claim,
+    Verdict,
+    candidates,
+    planned_confirmation,
+    verdict,
+)
 from autotune.decide.race import (
     Block,
     Entry,
@@ -37,6 +44,7 @@ __all__ = [
     "next_block",
     "noise_floor",
     "observe",
+    "planned_confirmation",
     "probe_ratios",
     "qualifiers",
     "resume",

@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.decide.race import (
     LEAST_LAUNCHES,
     Entry,
     Out,
+    Rules,
     State,
     against_baseline,
     behind,
     claim_confidence,
     spread_of,
+    start_confirmation,
 )
 from autotune.decide.stats import Estimate, estimate, holm, launches_for, slower_p
 from autotune.setup import Setup
@@ -158,6 +160,17 @@ def _leader_and_rivals(race: State, ranked: Sequence[Setup]) -> tuple[Setup, ...
 def _gain(race: State, setup: Setup, screened: Mapping[Setup, float]) -> float:
     """Log ratio to the baseline by the race, or by the search where no block was run."""
     return fmean(against_baseline(race, setup)) if race.rows else screened[setup]
+
+
+def planned_confirmation(rules: Rules, baseline: Setup, plan: Mapping[str, Any]) -> State:
+    """A confirmation before its first probe, from the plan that the run keeps (JSON types)."""
+    return start_confirmation(
+        rules,
+        baseline,
+        tuple(map(Setup.from_dict, plan["setups"])),
+        distance=plan["distance"],
+        most=plan["most"],
+    )
 
 
 def verdict(state: State) -> Verdict:

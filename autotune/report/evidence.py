@@ -13,9 +13,9 @@ from autotune.decide import (
     Verdict,
     next_block,
     noise_floor,
+    planned_confirmation,
     resume,
     standings,
-    start_confirmation,
     start_race,
     verdict,
     winner,
@@ -119,13 +119,7 @@ def _confirmation(
     plans = about.get("confirmations")
     if not plans:
         return None
-    begun = start_confirmation(
-        rules,
-        baseline,
-        tuple(map(Setup.from_dict, plans[-1]["setups"])),
-        distance=plans[-1]["distance"],
-        most=plans[-1]["most"],
-    )
+    begun = planned_confirmation(rules, baseline, plans[-1])
     return resume(begun, probes, len(plans) - 1)
 
 

@@ -12,10 +12,10 @@ from autotune.decide import (
     candidates,
     next_block,
     noise_floor,
+    planned_confirmation,
     qualifiers,
     screen,
     standings,
-    start_confirmation,
     start_race,
 )
 from autotune.decide.budget import Amount, allowance, blocks_in
@@ -78,7 +78,7 @@ class Sweep:
 
         Args:
             setups: The candidates.
-            launches: Complete blocks to take; by default as many as the first one planned.
+            launches: Complete blocks to take at most; by default `MOST_LAUNCHES`.
         """
         plans = self._store.about.get("confirmations", [])
         plan = {
@@ -238,14 +238,8 @@ class Sweep:
         return blocks_in(self._bench.left(), self._bench.costs, setups + 2)
 
     def _run_confirmation(self, number: int, plan: dict[str, Any]) -> None:
-        state = start_confirmation(
-            self._plan.rules,
-            self._plan.baseline,
-            tuple(map(Setup.from_dict, plan["setups"])),
-            distance=plan["distance"],
-            most=plan["most"],
-        )
         blocks = Blocks(self._bench, number)
+        state = planned_confirmation(self._plan.rules, self._plan.baseline, plan)
         state = blocks.resume(state)
         if next_block(state) is None:
             return

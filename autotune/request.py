@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from autotune.setup import Setup
 from autotune.workload import Workload
+
+Ask = Literal["gradient", "trace", "sample", "exposure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +45,27 @@ class ProbeRequest:
     rendered: str
     workload: Workload
     measure: Measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingRequest:
+    """One reading of numerics or of communication.
+
+    Attributes:
+        ask: ``gradient``: a `GradientReading` of the setup. ``trace``: a `ScaleTrace` of fp16
+            training with the setup's batches. ``sample``: a `GradientSample` of them.
+            ``exposure``: an `Exposure` of the setup.
+        setup: The setup that the text must amount to.
+        rendered: DeepSpeed's JSON or the FSDP2 module.
+        workload: What to train.
+        steps: Optimizer steps of a training run or a trace, pairs of an exposure, micro-batches
+            of a sample.
+        learning_rate: Of AdamW in training runs.
+    """
+
+    ask: Ask
+    setup: Setup
+    rendered: str
+    workload: Workload
+    steps: int
+    learning_rate: float

@@ -27,7 +27,8 @@ from autotune.launch.extensions import VARIABLE, ExtensionCache
 from autotune.launch.load import OtherLoad
 from autotune.launch.processes import dump_stacks, end_group
 from autotune.outcome import Outcome
-from autotune.request import ProbeRequest
+from autotune.readings import Exposure, GradientReading, GradientSample, Reading, ScaleTrace
+from autotune.request import Ask, ProbeRequest, ReadingRequest
 
 START_SECONDS = 300  # a cold file system can take minutes to import torch
 POLL_SECONDS = 0.2
@@ -35,6 +36,12 @@ END_SECONDS = 10  # for agents that have a reason to end
 REPORT_SECONDS = 60  # torchrun grants the other ranks 30 s to end before it reports
 NOTES = ("*.json", "*.pid", "*.fatal")  # what workers leave in the launch's folder
 OUTCOME = TypeAdapter(Outcome)
+READINGS: Mapping[Ask, TypeAdapter[Any]] = {
+    "gradient": TypeAdapter(GradientReading),
+    "trace": TypeAdapter(ScaleTrace),
+    "sample": TypeAdapter(GradientSample),
+    "exposure": TypeAdapter(Exposure),
+}
 Message = dict[str, Any]
 
 
@@ -200,19 +207,36 @@ class Launch:
         """
         load = OtherLoad([agent.pid for agent in self._agents])
         try:
-            return self._converse(request, deadline_seconds, judge)
+            outcome = self._converse(request, deadline_seconds, judge)
         finally:
             self.others_busy = load.share()
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def read(self, request: ReadingRequest, deadline_seconds: float) -> Reading | Outcome:
+        """Takes a reading; an outcome where there is none. A lost launch shows in `alive`."""
+        answer = self._converse(request, deadline_seconds, None)
+        if isinstance(answer, Outcome):
+            return answer
+        reading: Reading = READINGS[request.ask].validate_python(answer)
+        return reading
 
     def _converse(
-        self, request: ProbeRequest, deadline_seconds: float, judge: Judge | None
-    ) -> Outcome:
+        self,
+        request: ProbeRequest | ReadingRequest,
+        deadline_seconds: float,
+        judge: Judge | None,
+    ) -> Outcome | Message:
+        """The workers' answer; an outcome unless a reading was asked for and could be taken."""
         deadline = time.monotonic() + deadline_seconds
         self._phase = "start"
         self._send(asdict(request))
         while message := self._next_message(self._connection, deadline - time.monotonic()):
             if "outcome" in message:
                 return OUTCOME.validate_python(message["outcome"])
+            if "reading" in message:
+                answer: Message = message["reading"]
+                return answer
             if "burst" in message:
                 self._send({"prune": _reason_to_stop(message["burst"], judge)})
             else:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from autotune.launch.local import Judge
 from autotune.outcome import Outcome
-from autotune.request import ProbeRequest
+from autotune.readings import Reading
+from autotune.request import ProbeRequest, ReadingRequest
 
 
 class Launch(Protocol):
@@ -24,6 +25,9 @@ class Launch(Protocol):
         self, request: ProbeRequest, deadline_seconds: float, judge: Judge | None = None
     ) -> Outcome:
         """Runs one probe; ``judge`` may stop it after each burst, with the reason."""
+
+    def read(self, request: ReadingRequest, deadline_seconds: float) -> Reading | Outcome:
+        """Takes one reading; an outcome that says why where there is none."""
 
     def stop(self) -> None:
         """Lets the workers leave in order."""

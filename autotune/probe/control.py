@@ -45,6 +45,12 @@ class Control:
         dist.all_reduce(tensor, op=operation, group=self._group)
         return [float(value) for value in tensor]
 
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Host tensors of one shape, stacked in the order of the ranks; on every rank."""
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor, group=self._group)
+        return torch.stack(parts)
+
     def barrier(self) -> None:
         """Waits for all ranks."""
         dist.barrier(group=self._group)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import gc
 import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import deepspeed
-import torch
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.zero import parameter_offload
+from deepspeed.utils import safe_get_full_fp32_param
 from torch import Tensor, nn
 
 from autotune.probe.engine import (
-    LEARNING_RATE,
+    TIMED,
     TORCH_DTYPES,
+    Optimization,
     RefusedSetupError,
     checkpoint_layers,
+    plain_name,
     set_matmul_precision,
 )
 from autotune.probe.workload import Task
@@ -35,18 +39,24 @@ METHOD_CACHES: tuple[Any, ...] = tuple(
 class DeepSpeedRunner:
     """`deepspeed.initialize` on the task's model."""
 
-    def __init__(self, task: Task, setup: Setup, rendered: str) -> None:
+    def __init__(
+        self, task: Task, setup: Setup, rendered: str, optimization: Optimization = TIMED
+    ) -> None:
         config = json.loads(rendered)
         check_config(config, setup)
+        if not optimization.clip:
+            config["gradient_clipping"] = 0.0
+        if optimization.optimizer == "sgd":
+            config["zero_allow_untested_optimizer"] = True  # ZeRO knows the Adam family by name
         set_matmul_precision(setup)
         if setup.activation_checkpointing:
             checkpoint_layers(task.model, task.layers)
         self._loss = task.loss
         self._dtype = TORCH_DTYPES[setup.precision]
-        optimizer = torch.optim.AdamW(task.model.parameters(), lr=LEARNING_RATE, fused=True)
         self._engine, *_ = deepspeed.initialize(
-            model=task.model, optimizer=optimizer, config=config
+            model=task.model, optimizer=optimization.make(task.model), config=config
         )
+        self._stage = setup.zero_stage
         self._cast = self._engine.module.register_forward_pre_hook(
             self._cast_inputs, with_kwargs=True
         )
@@ -83,6 +93,28 @@ class DeepSpeedRunner:
         skipped = self._engine.skipped_steps
         self._engine.step()
         return bool(self._engine.skipped_steps == skipped)
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """The fp32 weights that the optimizer holds, gathered one by one."""
+        beside = self._beside() if self._stage == 0 else {}
+        for name, parameter in self._engine.module.named_parameters():
+            if parameter.requires_grad:
+                whole = beside.get(id(parameter), safe_get_full_fp32_param(parameter))
+                yield plain_name(name), (parameter if whole is None else whole).detach()
+
+    def _beside(self) -> dict[int, Tensor]:
+        """Stage 0 keeps its masters in lists beside the weights of the model; by their id."""
+        optimizer = self._engine.optimizer
+        halves = [item for group in getattr(optimizer, "fp16_groups", ()) for item in group]
+        wholes = [item for group in getattr(optimizer, "fp32_groups", ()) for item in group]
+        return {id(half): whole for half, whole in zip(halves, wholes, strict=True)}
+
+    def unsynced(self) -> AbstractContextManager[None] | None:
+        """DeepSpeed can leave the reduction out in stages 0 and 1."""
+        if self._stage > 1:
+            return None
+        context: AbstractContextManager[None] = self._engine.no_sync()
+        return context
 
     def close(self) -> None:
         """Destroys the engine and what DeepSpeed keeps of it in module globals."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,31 @@ TORCH_DTYPES = {
 }
 DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 LEARNING_RATE = 1e-4  # small enough that no setup diverges within a probe
+WRAPPED = "_checkpoint_wrapped_module."
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """What an engine does with its gradients.
+
+    Attributes:
+        optimizer: ``sgd`` has no momentum and no weight decay: the weights show its gradient.
+        learning_rate: Of either.
+        clip: Whether the gradient's norm is clipped, as the configuration says.
+    """
+
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = LEARNING_RATE
+    clip: bool = True
+
+    def make(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer over the model's parameters."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+        return torch.optim.AdamW(model.parameters(), lr=self.learning_rate, fused=True)
+
+
+TIMED = Optimization()
 
 
 class Engine(Protocol):
@@ -36,6 +64,15 @@ class Engine(Protocol):
 
     def step(self) -> bool:
         """Optimizer step. Returns whether the update was applied (not skipped)."""
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole value of each trainable weight, in the dtype that the optimizer updates.
+
+        Every rank has to go through all of them, because sharded ones are gathered.
+        """
+
+    def unsynced(self) -> AbstractContextManager[None] | None:
+        """Backward passes inside reduce no gradient; None where the library cannot do that."""
 
     def close(self) -> None:
         """Frees everything that this engine holds."""
@@ -59,3 +96,8 @@ def checkpoint_layers(model: nn.Module, layers: tuple[type[nn.Module], ...]) -> 
 def _stacked(model: nn.Module) -> list[nn.Module]:
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return [item for items in lists for item in items]
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name in the model as it was built."""
+    return name.replace(WRAPPED, "")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from autotune.probe.engine import (
     DTYPE_NAMES,
-    LEARNING_RATE,
+    TIMED,
     TORCH_DTYPES,
+    Optimization,
     RefusedSetupError,
+    plain_name,
     set_matmul_precision,
 )
 from autotune.probe.workload import Task
@@ -29,14 +34,17 @@ CLIP_NORM = 1.0  # as in the DeepSpeed template, so that both steps do the same 
 class FsdpRunner:
     """`shard(model)` of the rendered module, AdamW and the module's scaler."""
 
-    def __init__(self, task: Task, setup: Setup, rendered: str) -> None:
+    def __init__(
+        self, task: Task, setup: Setup, rendered: str, optimization: Optimization = TIMED
+    ) -> None:
         module = import_module(rendered)
         check_module(module, setup)
         set_matmul_precision(setup)
         device = next(task.model.parameters()).device.type
         self._model = module.shard(task.model, layers=task.layers)
         self._scaler = module.scaler(device)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE, fused=True)
+        self._optimizer = optimization.make(self._model)
+        self._clip_norm = CLIP_NORM if optimization.clip else None
         self._loss = task.loss
         self._accumulation = setup.gradient_accumulation
 
@@ -54,12 +62,29 @@ class FsdpRunner:
     def step(self) -> bool:
         """Optimizer step; False when the scaler skipped it for overflow."""
         self._scaler.unscale_(self._optimizer)
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         scale = self._scaler.get_scale()
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
         return bool(self._scaler.get_scale() >= scale)
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """The sharded weights, gathered one by one."""
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad:
+                whole = parameter.detach()
+                yield plain_name(name), whole.full_tensor() if isinstance(whole, DTensor) else whole
+
+    @contextmanager
+    def unsynced(self) -> Iterator[None]:
+        """Gradients inside stay whole on every rank, until the next backward outside."""
+        self._model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._model.set_requires_gradient_sync(True)
 
     def close(self) -> None:
         """Drops the sharded model, its optimizer state and the imported module."""

@@ -13,10 +13,9 @@ import torch
 
 from autotune.outcome import Measurement, Outcome, OutcomeKind
 from autotune.probe import health, memory
+from autotune.probe.build import build_engine
 from autotune.probe.control import Control
-from autotune.probe.deepspeed_engine import DeepSpeedRunner
 from autotune.probe.engine import Engine, RefusedSetupError
-from autotune.probe.fsdp_engine import FsdpRunner
 from autotune.probe.line import Line
 from autotune.probe.wire import WireTap, mismatch, trainable_elements
 from autotune.probe.workload import Rank, Task, build_task
@@ -96,7 +95,7 @@ def run_probe(request: ProbeRequest, place: Rank, control: Control, line: Line) 
         with watch.phase("build"):
             task = build_task(request.workload, request.setup.micro_batch, place)
             elements = trainable_elements(task.model)
-            engine = build_engine(task, request)
+            engine = build_engine(task, request.setup, request.rendered)
     except RefusedSetupError as error:
         return Outcome(kind="invalid", reason=str(error), seconds=watch.seconds)
     meter = Meter(engine, task, request, place, control)
@@ -136,13 +135,6 @@ def judge(found: Finding, wrong: str | None) -> tuple[OutcomeKind, str | None]:
     if measurement.end_to_end_steps == 0:
         return "unsafe", "Every end-to-end step was skipped for overflow."
     return "ok", None
-
-
-def build_engine(task: Task, request: ProbeRequest) -> Engine:
-    """The engine of the setup's backend."""
-    if request.setup.backend == "deepspeed":
-        return DeepSpeedRunner(task, request.setup, request.rendered)
-    return FsdpRunner(task, request.setup, request.rendered)
 
 
 def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap, line: Line) -> Finding:
@@ -202,6 +194,23 @@ def _backward(steps: Sequence[StepTimes]) -> tuple[float, ...]:
     return tuple(step.backward for step in steps)
 
 
+class Clock:
+    """Host time once the device is idle.
+
+    On CUDA all streams are waited for: an event on the current stream would miss a reduction
+    that is still running on the communication stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> float:
+        """Seconds."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
 class Meter:
     """Trains one engine and times it."""
 
@@ -213,16 +222,7 @@ class Meter:
         self._accumulation = request.setup.gradient_accumulation
         self._device = place.device
         self._control = control
-
-    def _now(self) -> float:
-        """Host time once the device is idle.
-
-        On CUDA all streams are waited for: an event on the current stream would miss a
-        reduction that is still running on the communication stream.
-        """
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        self._now = Clock(place.device).now
 
     def timed_step(self) -> StepTimes:
         """One optimizer step with every phase timed, each after a barrier."""

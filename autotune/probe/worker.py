@@ -23,11 +23,15 @@ import torch
 import torch.distributed as dist
 
 from autotune.errors import UsageError
+from autotune.outcome import Outcome
 from autotune.probe.control import Control
+from autotune.probe.gradient import Shelf
 from autotune.probe.line import ControllerGoneError, Line, connect
 from autotune.probe.measure import run_probe
+from autotune.probe.read import read
 from autotune.probe.workload import Rank
-from autotune.request import Measure, ProbeRequest
+from autotune.readings import Reading
+from autotune.request import Measure, ProbeRequest, ReadingRequest
 from autotune.setup import Setup
 from autotune.workload import Gpt, PythonFactory, Workload
 
@@ -36,7 +40,7 @@ FAILED_EXIT = 17  # so that a worker's own failure is told from a signal in torc
 
 
 def serve() -> None:
-    """Joins the launch, then runs every probe that the controller sends, until it says stop."""
+    """Joins the launch, then answers every request of the controller, until it says stop."""
     folder = Path(os.environ["AUTOTUNE_LAUNCH_FOLDER"])
     rank = int(os.environ["RANK"])
     # A fatal signal leaves its stack there; the file stays open to the very end.
@@ -51,15 +55,21 @@ def serve() -> None:
         gc.freeze()  # what the imports made stays; collections after each probe skip it
         line.send({"ready": True})
         with contextlib.suppress(ControllerGoneError):
-            _answer_probes(place, control, line)
+            _answer_requests(place, control, line)
     dist.destroy_process_group()
 
 
-def _answer_probes(place: Rank, control: Control, line: Line) -> None:
+def _answer_requests(place: Rank, control: Control, line: Line) -> None:
+    shelf = Shelf()
     while not (message := line.next()).get("stop"):
-        outcome = run_probe(parse_request(message), place, control, line)
+        request = parse_request(message)
+        found: Outcome | Reading
+        if isinstance(request, ReadingRequest):
+            found = read(request, place, control, line, shelf)
+        else:
+            found = run_probe(request, place, control, line)
         control.barrier()
-        line.send({"outcome": asdict(outcome)})
+        line.send({"outcome" if isinstance(found, Outcome) else "reading": asdict(found)})
 
 
 def _join() -> Rank:
@@ -153,14 +163,17 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def parse_request(message: Mapping[str, Any]) -> ProbeRequest:
+def parse_request(message: Mapping[str, Any]) -> ProbeRequest | ReadingRequest:
     """The request out of its JSON form."""
     work = dict(message["workload"])
     model = dict(work.pop("model"))
     parsed = PythonFactory(**model) if "path" in model else Gpt(**model)
-    return ProbeRequest(
-        setup=Setup.from_dict(message["setup"]),
-        rendered=message["rendered"],
-        workload=Workload(model=parsed, **work),
-        measure=Measure(**message["measure"]),
-    )
+    both = {
+        "setup": Setup.from_dict(message["setup"]),
+        "rendered": message["rendered"],
+        "workload": Workload(model=parsed, **work),
+    }
+    if "measure" in message:
+        return ProbeRequest(measure=Measure(**message["measure"]), **both)
+    own = {name: message[name] for name in ("ask", "steps", "learning_rate")}
+    return ReadingRequest(**own, **both)

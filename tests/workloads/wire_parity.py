@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from autotune.backends import backend_of
 from autotune.probe.engine import DTYPE_NAMES
-from autotune.probe.measure import build_engine
+from autotune.probe.build import build_engine
 from autotune.probe.wire import WireTap
 from autotune.probe.workload import Rank, build_task
 from autotune.render import render
@@ -40,7 +40,7 @@ def tapped_and_profiled(setup: Setup, place: Rank) -> tuple[Counter[str], Counte
     text = render(backend.template, backend.variables(setup), None)
     request = ProbeRequest(setup=setup, rendered=text, workload=TINY, measure=Measure())
     task = build_task(TINY, setup.micro_batch, place)
-    engine = build_engine(task, request)
+    engine = build_engine(task, request.setup, request.rendered)
     loss = engine.forward(next(task.batches))
     tap = WireTap()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen, tap:

@@ -1,0 +1,1 @@
+"""Whether a setup trains: pure judgements on readings. No I/O."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.outcome import Phase, Probe
+from autotune.request import Ask
 from autotune.setup import Setup
 
 
@@ -61,6 +62,27 @@ class BudgetCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingStarted:
+    """A reading of numerics or communication was asked of the workers."""
+
+    ask: Ask
+    setup: Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a reading came to.
+
+    Attributes:
+        text: One sentence.
+        refused: The setup that it refuses, if it does.
+    """
+
+    text: str
+    refused: Setup | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStarting:
     """Workers are being started."""
 
@@ -107,6 +129,8 @@ Event = (
     | BlockStarted
     | SetupLeft
     | BudgetCut
+    | ReadingStarted
+    | Judged
     | LaunchStarting
     | LaunchReady
     | LaunchEnded

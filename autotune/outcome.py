@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from autotune.setup import Setup
 
 OutcomeKind = Literal["ok", "pruned", "oom", "invalid", "inert", "unsafe", "hang", "crash"]
-Phase = Literal["search", "race", "confirm"]
+Phase = Literal["numerics", "search", "race", "confirm"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -50,6 +50,11 @@ class Measurement:
         losses: Loss of the last micro-batch of each timed step, mean over the ranks.
         warm_up_steps: Steps before the first timed one.
         steady: Whether the warm-up ended because two halves of its window agreed.
+        trained_steps: Steps of the whole probe, from the first.
+        trained_skips: Those of them that were skipped for overflow.
+        useful_step_fraction: Steps that apply an update, of all steps of the real run, as the
+            replay of the loss scale expects; None where nothing scales the loss, or nothing was
+            replayed.
     """
 
     forward_seconds: tuple[float, ...]
@@ -64,24 +69,36 @@ class Measurement:
     losses: tuple[float, ...]
     warm_up_steps: int
     steady: bool
+    trained_steps: int = 0
+    trained_skips: int = 0
+    useful_step_fraction: float | None = None
+
+    @property
+    def useful(self) -> float:
+        """Share of the steps that count: replayed over the real run, else of the timed ones.
+
+        A probe is too short to show how often a dynamic loss scale skips.
+        """
+        if self.useful_step_fraction is not None:
+            return self.useful_step_fraction
+        return 1 - self.skipped_steps / len(self.backward_seconds)
 
     @property
     def backward_tokens_per_second(self) -> float:
-        """Tokens whose gradient was applied over the backward seconds of all timed steps."""
-        applied = len(self.backward_seconds) - self.skipped_steps
-        return applied * self.tokens_per_step / sum(self.backward_seconds)
+        """Tokens whose gradient is applied over the backward seconds of all timed steps."""
+        steps = len(self.backward_seconds)
+        return self.useful * steps * self.tokens_per_step / sum(self.backward_seconds)
 
     @property
     def median_backward_tokens_per_second(self) -> float:
         """As `backward_tokens_per_second`, at the median step: one stalled step moves it little."""
-        steps = len(self.backward_seconds)
-        applied = (steps - self.skipped_steps) / steps
-        return applied * self.tokens_per_step / median(self.backward_seconds)
+        return self.useful * self.tokens_per_step / median(self.backward_seconds)
 
     @property
     def end_to_end_tokens_per_second(self) -> float:
-        """Tokens whose gradient was applied over wall time."""
-        return self.end_to_end_steps * self.tokens_per_step / self.end_to_end_seconds
+        """Tokens whose gradient is applied over wall time."""
+        expected = 1.0 if self.useful_step_fraction is None else self.useful_step_fraction
+        return expected * self.end_to_end_steps * self.tokens_per_step / self.end_to_end_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,8 @@ class GradientReading:
         moved_fraction: Weights that an applied training step changes, of those with a gradient.
         applied_steps: Of the training run.
         skipped_steps: Of the training run, for overflow.
-        losses: Of each of its steps, mean over ranks and micro-batches.
+        losses: Of each of its steps, mean over ranks and micro-batches; NaN after the library
+            gave up because the loss scale could not fall further.
         reference_losses: Of fp32 on the same batches in the same order.
         permuted_losses: Of fp32 runs with the same batches in other orders.
         sibling: Against a setup that should apply the same gradient; None for the first.

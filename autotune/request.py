@@ -8,6 +8,7 @@ from typing import Literal
 from autotune.setup import Setup
 from autotune.workload import Workload
 
+USUAL_LEARNING_RATE = 1e-4  # small enough that no setup diverges within a probe
 Ask = Literal["gradient", "trace", "sample", "exposure"]
 
 

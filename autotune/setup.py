@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 Backend = Literal["deepspeed", "fsdp"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 WireDtype = Literal["fp32", "bf16", "fp16"]
+Scaler = Literal["deepspeed", "deepspeed-stage-0", "grad-scaler"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -32,6 +33,13 @@ class LossScale:
     window: int = 1000
     hysteresis: int = 2
     minimum: int = 1
+
+
+def scaler_of(backend: Backend, zero_stage: int) -> Scaler:
+    """Whose rules update the loss scale: ZeRO's, those of DeepSpeed's stage 0, or torch's."""
+    if backend == "fsdp":
+        return "grad-scaler"
+    return "deepspeed" if zero_stage > 0 else "deepspeed-stage-0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.setup import LossScale, Setup
+from autotune.scales import SCALE_FIELDS, first_scale, fitted
+from autotune.setup import LossScale, Scaler, Setup, scaler_of
 from autotune.workload import Workload
 
 Knobs = Mapping[str, Any]
-LOSS_SCALE = ("initial_power", "window", "hysteresis", "minimum")
+SCALE = "loss_scale."  # of a knob's name, before the field
 LARGEST_SPACE = 100_000
 
 
@@ -74,12 +75,8 @@ DEFAULT_AXES: Mapping[str, tuple[Any, ...]] = {
     "bucket_bytes": (25_000_000, 100_000_000, 400_000_000),
     "overlap_comm": (True, False),
     "activation_checkpointing": (False,),
-    "loss_scale.initial_power": (16,),
-    "loss_scale.window": (1000,),
-    "loss_scale.hysteresis": (2,),
-    "loss_scale.minimum": (1,),
 }
-"""What an absent knob takes. ``micro_batch`` takes the workload's."""
+"""What an absent knob takes. ``micro_batch`` takes the workload's; loss scales: see scales.py."""
 
 CONDITIONS = (
     Condition(
@@ -102,29 +99,6 @@ CONDITIONS = (
         lambda knobs, context: (
             knobs["backend"] == "deepspeed" and knobs["zero_stage"] > 0 and context.device == "cuda"
         ),
-    ),
-    *(
-        Condition(
-            f"loss_scale.{field}",
-            "loss-scale-needs-fp16",
-            "fp32, tf32 and bf16 have the exponent range of fp32 and need no scaling",
-            lambda knobs, context: knobs["precision"] == "fp16",
-        )
-        for field in LOSS_SCALE
-    ),
-    Condition(
-        "loss_scale.hysteresis",
-        "hysteresis-needs-zero",
-        "torch.amp.GradScaler has none, and DeepSpeed ignores it at stage 0",
-        lambda knobs, context: knobs["backend"] == "deepspeed" and knobs["zero_stage"] > 0,
-        1,
-    ),
-    Condition(
-        "loss_scale.minimum",
-        "scale-floor-needs-deepspeed",
-        "torch.amp.GradScaler has no floor",
-        lambda knobs, context: knobs["backend"] == "deepspeed",
-        0,
     ),
 )
 
@@ -171,18 +145,34 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """A knob with several values of which nothing is tried, and why."""
+
+    knob: str
+    reason: str
+
+
+ScalePlace = tuple[Scaler, int]  # a policy is chosen for each scaler and micro-batch
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """Knobs and their values, ready to be walked.
 
     Attributes:
         axes: Values of each knob, in the order in which they are chosen.
+        scales: Values of each field of the loss scale that the file lists. They are no axes: a
+            loss scale is chosen by replay.
         context: What conditions and restrictions ask about.
-        restrictions: General ones and those of the backends.
+        restrictions: General ones, those of the backends, and those that were measured.
+        policies: The loss scales chosen so far.
     """
 
     axes: Mapping[str, tuple[Any, ...]]
+    scales: Mapping[str, tuple[Any, ...]]
     context: Context
     restrictions: tuple[Restriction, ...]
+    policies: Mapping[ScalePlace, LossScale] = field(default_factory=dict)
 
     def resolve(self, chosen: Knobs) -> Open | Setup:
         """The next knob that exists and has a choice, or the setup once there is none."""
@@ -209,12 +199,25 @@ class Space:
         return step
 
     def _setup(self, knobs: dict[str, Any]) -> Setup:
-        scale = {field: knobs.pop(f"loss_scale.{field}") for field in LOSS_SCALE}
         samples = self.context.workload.samples_per_rank
         return Setup(
             **knobs,
             gradient_accumulation=max(1, samples // knobs["micro_batch"]),
-            loss_scale=LossScale(**scale) if knobs["precision"] == "fp16" else None,
+            loss_scale=self._scale(knobs) if knobs["precision"] == "fp16" else None,
+        )
+
+    def _scale(self, knobs: Knobs) -> LossScale:
+        scaler = scaler_of(knobs["backend"], knobs["zero_stage"])
+        chosen = self.policies.get((scaler, knobs["micro_batch"]))
+        return first_scale(self.scales, scaler) if chosen is None else chosen
+
+    def closed(self) -> tuple[Closed, ...]:
+        """Knobs with a choice that no setup has."""
+        open_knobs = {knob for chosen, _ in self.choices() for knob in chosen}
+        return tuple(
+            Closed(knob, _conditions(knob)[-1].reason)
+            for knob, values in self.axes.items()
+            if len(values) > 1 and knob not in open_knobs
         )
 
     def refusal(self, setup: Setup) -> Restriction | None:
@@ -286,7 +289,13 @@ def make_space(
     """
     defaults = {**DEFAULT_AXES, "micro_batch": (context.workload.micro_batch,)}
     merged = {name: tuple(axes.get(name, values)) for name, values in defaults.items()}
-    return Space(merged, context, (*RESTRICTIONS, *restrictions))
+    return Space(merged, _scale_fields(axes), context, (*RESTRICTIONS, *restrictions))
+
+
+def _scale_fields(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is named of the loss scale, by field."""
+    named = {name: f"{SCALE}{name}" for name in SCALE_FIELDS}
+    return {name: knobs[knob] for name, knob in named.items() if knob in knobs}
 
 
 BASELINE_DEFAULTS: Knobs = {
@@ -322,8 +331,12 @@ def make_baseline(named: Knobs, space: Space) -> Setup:
     if "grad_comm_dtype" not in named and "grad_comm_dtype" not in fixed:
         precision = knobs["precision"]
         knobs["grad_comm_dtype"] = precision if precision in ("bf16", "fp16") else "fp32"
-    single = replace(space, axes={name: (knobs[name],) for name in space.axes})
+    axes = {name: (knobs[name],) for name in space.axes}
+    single = replace(space, axes=axes, scales=_baseline_scale(named, space), policies={})
     (_, baseline), *_ = single.choices()
+    if baseline.loss_scale is not None:
+        scaler = scaler_of(baseline.backend, baseline.zero_stage)
+        baseline = replace(baseline, loss_scale=fitted(baseline.loss_scale, scaler))
     refusal = single.refusal(baseline)
     if refusal is not None:
         raise UsageError(
@@ -331,3 +344,9 @@ def make_baseline(named: Knobs, space: Space) -> Setup:
             "Name another baseline in the sweep file."
         )
     return baseline
+
+
+def _baseline_scale(named: Knobs, space: Space) -> dict[str, tuple[Any, ...]]:
+    """Fields of the loss scale that the user names or the space fixes; others are usual."""
+    fixed = {name: values for name, values in space.scales.items() if len(values) == 1}
+    return {**fixed, **{name: (value,) for name, value in _scale_fields(named).items()}}

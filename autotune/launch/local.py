@@ -82,8 +82,12 @@ class LocalLauncher:
     folder: Path
     commands: Sequence[Sequence[str]] = ()
 
-    def start(self, number: int) -> Launch:
+    def start(self, number: int, *, alone: bool = False) -> Launch:
         """Starts launch ``number`` and waits until it is ready.
+
+        Args:
+            number: Of the launch; its logs go to a folder of this number.
+            alone: One rank, with the cores that one of many would have.
 
         Raises:
             LaunchFailedError: With the last lines of the log.
@@ -92,16 +96,18 @@ class LocalLauncher:
         folder.mkdir(parents=True, exist_ok=True)
         for left in (item for kind in NOTES for item in folder.glob(kind)):
             left.unlink()
-        return Launch(self.commands or (self._command(folder),), dict(self.environment), folder)
+        commands = () if alone else self.commands
+        command = self._command(1 if alone else self.ranks)
+        return Launch(commands or (command,), dict(self.environment), folder)
 
     def clock(self) -> float:
         """Seconds of the monotonic clock."""
         return time.monotonic()
 
-    def _command(self, folder: Path) -> tuple[str, ...]:
+    def _command(self, ranks: int) -> tuple[str, ...]:
         return (
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(self.ranks)),
+            *("--nproc-per-node", str(ranks)),
         )
 
 

@@ -43,8 +43,8 @@ class Launcher(Protocol):
     def ranks(self) -> int:
         """Workers in a launch."""
 
-    def start(self, number: int) -> Launch:
-        """Starts launch ``number`` and waits until it is ready."""
+    def start(self, number: int, *, alone: bool = False) -> Launch:
+        """Starts launch ``number``, of one rank if ``alone``, and waits until it is ready."""
 
     def clock(self) -> float:
         """Seconds since some fixed moment, by the clock that the budget is kept with."""

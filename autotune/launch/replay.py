@@ -12,7 +12,8 @@ from typing import Protocol
 from autotune.decide.screening import baseline_logs
 from autotune.launch.local import Judge
 from autotune.outcome import Measurement, Outcome, Probe
-from autotune.request import ProbeRequest
+from autotune.readings import Reading
+from autotune.request import ProbeRequest, ReadingRequest
 from autotune.setup import Setup
 
 
@@ -53,7 +54,7 @@ class ReplayLauncher:
         """Moves the clock."""
         self._seconds += seconds
 
-    def start(self, number: int) -> ReplayLaunch:
+    def start(self, number: int, *, alone: bool = False) -> ReplayLaunch:
         """A launch; the same number gives the same answers again."""
         self.pass_time(self._source.launch_seconds)
         return ReplayLaunch(self, self._source, random.Random(f"{self._seed} {number}"))
@@ -78,6 +79,10 @@ class ReplayLaunch:
         self._launcher.pass_time(answer.seconds)
         self.alive = answer.outcome.kind not in ("crash", "hang", "oom")
         return answer.outcome
+
+    def read(self, request: ReadingRequest, deadline_seconds: float) -> Reading | Outcome:
+        """No reading: a replay begins with all findings of the run, and takes no others."""
+        return Outcome(kind="invalid", reason="The run that is replayed has no such reading.")
 
     def stop(self) -> None:
         """Ends the launch."""

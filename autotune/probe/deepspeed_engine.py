@@ -20,6 +20,7 @@ from autotune.probe.engine import (
     TORCH_DTYPES,
     Optimization,
     RefusedSetupError,
+    ScaleFloorError,
     checkpoint_layers,
     plain_name,
     set_matmul_precision,
@@ -27,6 +28,7 @@ from autotune.probe.engine import (
 from autotune.probe.workload import Task
 from autotune.setup import DTYPE_BYTES, Setup
 
+AT_FLOOR = "loss scale already at minimum"
 # Found once, after the import and before anything is frozen out of the collector's sight.
 METHOD_CACHES: tuple[Any, ...] = tuple(
     item
@@ -89,9 +91,18 @@ class DeepSpeedRunner:
             self._engine.step()
 
     def step(self) -> bool:
-        """Optimizer step; False when DeepSpeed skipped it for overflow."""
+        """Optimizer step; False when DeepSpeed skipped it for overflow.
+
+        Raises:
+            ScaleFloorError: It overflowed at the smallest scale.
+        """
         skipped = self._engine.skipped_steps
-        self._engine.step()
+        try:
+            self._engine.step()
+        except Exception as error:  # DeepSpeed has no class of its own for it
+            if AT_FLOOR not in str(error):
+                raise
+            raise ScaleFloorError(f"DeepSpeed ended the training: {error}") from error
         return bool(self._engine.skipped_steps == skipped)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:

@@ -13,6 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
 
+from autotune.request import USUAL_LEARNING_RATE
 from autotune.setup import Setup
 
 TORCH_DTYPES = {
@@ -22,7 +23,6 @@ TORCH_DTYPES = {
     "fp16": torch.float16,
 }
 DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-LEARNING_RATE = 1e-4  # small enough that no setup diverges within a probe
 WRAPPED = "_checkpoint_wrapped_module."
 
 
@@ -37,7 +37,7 @@ class Optimization:
     """
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float = USUAL_LEARNING_RATE
     clip: bool = True
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -80,6 +80,10 @@ class Engine(Protocol):
 
 class RefusedSetupError(Exception):
     """The library's own validation refuses the configuration, before any collective ran."""
+
+
+class ScaleFloorError(Exception):
+    """The library gives up, on every rank, because the loss scale cannot fall further."""
 
 
 def set_matmul_precision(setup: Setup) -> None:

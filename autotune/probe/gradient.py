@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from autotune.probe import memory
 from autotune.probe.build import build_engine
 from autotune.probe.control import Control
-from autotune.probe.engine import Engine, Optimization
+from autotune.probe.engine import Engine, Optimization, ScaleFloorError
 from autotune.probe.ground import Ground, Shape, break_ground, mean_over_ranks
 from autotune.probe.line import Line
 from autotune.probe.parts import Products, own_part, products
@@ -24,7 +25,7 @@ from autotune.setup import Setup
 MOST_TRIES = 48  # steps skipped for overflow before the first is applied: scales fall bit by bit
 ROUNDED = 2.0**-21  # of a weight: gradients that move it less may be lost by rounding it
 SMALL_NORM = 1e-6  # of the whole gradient: tensors below are not compared on their own
-TRUSTED = 0.1  # a gradient with a gain further off is no measure for others
+TRUSTED = 0.01  # a gradient with a gain further off is no measure for others
 Parts = Mapping[str, Tensor]
 
 
@@ -33,11 +34,11 @@ class Shelf:
     """What the readings of one launch share.
 
     Attributes:
-        grounds: fp32 truths, by shape, steps and learning rate.
+        grounds: fp32 truths, by shape, steps and learning rate as JSON.
         siblings: Key and gradient of the first sound setup of each family that shards differently.
     """
 
-    grounds: dict[tuple[Shape, int, float], Ground] = field(default_factory=dict)
+    grounds: dict[str, Ground] = field(default_factory=dict)
     siblings: dict[tuple[object, ...], tuple[str, Parts]] = field(default_factory=dict)
 
 
@@ -51,10 +52,10 @@ def read_gradient(
     """
     setup = request.setup
     shape = shape_of(request)
-    key = (shape, request.steps, request.learning_rate)
+    key = json.dumps([asdict(shape), request.steps, request.learning_rate], sort_keys=True)
     if key not in shelf.grounds:
         shelf.grounds[key] = break_ground(request, shape, place, control, line)
-    ground = shelf.grounds[key]
+    ground, family = shelf.grounds[key], (key, *family_of(setup))
     line.announce("gradient")
     slope = _slope(request, ground, shape, place, control)
     line.announce("train")
@@ -62,9 +63,9 @@ def read_gradient(
     compared = compare(slope.gradient, ground.gradient, slope.visible, control)
     whole = sum(compared.values(), Products())
     worst, error = worst_tensor(compared)
-    sibling = _against(slope, shelf.siblings.get(family_of(setup)), control)
+    sibling = _against(slope, shelf.siblings.get(family), control)
     if abs(gain(whole) - 1) < TRUSTED:
-        shelf.siblings.setdefault(family_of(setup), (setup.key, slope.gradient))
+        shelf.siblings.setdefault(family, (setup.key, slope.gradient))
     return GradientReading(
         loss_finite=slope.loss_finite,
         activation_absmax=ground.activation_absmax,
@@ -101,6 +102,7 @@ def family_of(setup: Setup) -> tuple[object, ...]:
     return (
         *(setup.backend, setup.precision, setup.grad_comm_dtype),
         *(setup.activation_checkpointing, setup.micro_batch, setup.gradient_accumulation),
+        setup.loss_scale,
     )
 
 
@@ -129,14 +131,14 @@ def _slope(
     engine = build_engine(task, request.setup, request.rendered, sgd)
     task.model.eval()  # as the reference
     before = master_parts(engine, place)
-    tries, finite = 0, True
-    while True:
-        losses = train_step(engine, ground, 0)
-        finite = finite and all(map(math.isfinite, losses))
-        (applied,) = control.maximum([float(engine.step())])
-        if applied or tries == MOST_TRIES:
+    tries, finite, applied = 0, True, False
+    while not applied and tries < MOST_TRIES:
+        finite = finite and all(map(math.isfinite, train_step(engine, ground, 0)))
+        try:
+            applied = engine.step()
+        except ScaleFloorError:
             break
-        tries += 1
+        tries += not applied
     after = master_parts(engine, place)
     engine.close()
     del engine, task
@@ -193,7 +195,11 @@ def _run(
     before: Parts | None = master_parts(engine, place)
     for number in range(request.steps):
         losses.append(sum(found := train_step(engine, ground, number)) / len(found))
-        applied += (took := engine.step())
+        try:
+            applied += (took := engine.step())
+        except ScaleFloorError:
+            losses += [math.nan] * (request.steps - len(losses))
+            break
         if took and before is not None:
             moved = moved_fraction(before, master_parts(engine, place), ground.gradient, control)
             before = None

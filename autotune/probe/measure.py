@@ -15,7 +15,7 @@ from autotune.outcome import Measurement, Outcome, OutcomeKind
 from autotune.probe import health, memory
 from autotune.probe.build import build_engine
 from autotune.probe.control import Control
-from autotune.probe.engine import Engine, RefusedSetupError
+from autotune.probe.engine import Engine, RefusedSetupError, ScaleFloorError
 from autotune.probe.line import Line
 from autotune.probe.wire import WireTap, mismatch, trainable_elements
 from autotune.probe.workload import Rank, Task, build_task
@@ -51,10 +51,20 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the measuring part of a probe came to; empty when the wire was wrong."""
+    """What the measuring part of a probe came to.
+
+    Attributes:
+        measurement: When it came to an end.
+        stopped: When the controller stopped it.
+        wire: What was wrong on the wire.
+        refused: Why the library gave up.
+        throttled: As in `Outcome`.
+    """
 
     measurement: Measurement | None = None
     stopped: Stopped | None = None
+    wire: str | None = None
+    refused: str | None = None
     throttled: tuple[str, ...] = ()
 
 
@@ -99,17 +109,16 @@ def run_probe(request: ProbeRequest, place: Rank, control: Control, line: Line) 
     except RefusedSetupError as error:
         return Outcome(kind="invalid", reason=str(error), seconds=watch.seconds)
     meter = Meter(engine, task, request, place, control)
-    with watch.phase("wire"):
-        tap = meter.tapped_step()
-    wrong = mismatch(tap, request.setup, elements, place.world_size)
-    (inert,) = control.maximum([float(wrong is not None)])
-    found = Finding() if inert else _measure(meter, watch, request.measure, tap, line)
+    try:
+        found = _find(meter, watch, request, elements, place, control, line)
+    except ScaleFloorError as error:
+        found = Finding(refused=str(error))
     with watch.phase("clean_up"):
         engine.close()
         del engine, task, meter
         memory.release(place.device)
     (resident,) = control.maximum([float(memory.resident_bytes())])
-    kind, reason = judge(found, wrong)
+    kind, reason = judge(found)
     return Outcome(
         kind=kind,
         reason=reason,
@@ -121,13 +130,32 @@ def run_probe(request: ProbeRequest, place: Rank, control: Control, line: Line) 
     )
 
 
-def judge(found: Finding, wrong: str | None) -> tuple[OutcomeKind, str | None]:
+def _find(
+    meter: Meter,
+    watch: Stopwatch,
+    request: ProbeRequest,
+    elements: int,
+    place: Rank,
+    control: Control,
+    line: Line,
+) -> Finding:
+    """Reads the wire, and measures where it is right on every rank."""
+    with watch.phase("wire"):
+        tap = meter.tapped_step()
+    wrong = mismatch(tap, request.setup, elements, place.world_size)
+    (inert,) = control.maximum([float(wrong is not None)])
+    if inert:
+        return Finding(wire=wrong or "Another rank saw other collectives than the setup asks for.")
+    return _measure(meter, watch, request.measure, tap, line)
+
+
+def judge(found: Finding) -> tuple[OutcomeKind, str | None]:
     """Kind and reason of the outcome: the wire first, then whether training happened at all."""
     measurement = found.measurement
     if found.stopped is not None:
         return "pruned", found.stopped.reason
     if measurement is None:
-        return "inert", wrong or "Another rank saw other collectives than the setup asks for."
+        return ("inert", found.wire) if found.wire else ("unsafe", found.refused)
     if not all(math.isfinite(loss) for loss in measurement.losses):
         return "unsafe", f"The loss was not finite: {measurement.losses}."
     if measurement.skipped_steps == len(measurement.backward_seconds):
@@ -162,6 +190,8 @@ def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap, lin
         wire=tap.collectives(),
         losses=tuple(meter.mean_losses(steps)),
         warm_up_steps=1 + len(warm),  # the tapped step was the first
+        trained_steps=meter.steps,
+        trained_skips=meter.skips,
         steady=is_steady,
     )
     return Finding(measurement=measurement, throttled=throttled)
@@ -223,6 +253,8 @@ class Meter:
         self._device = place.device
         self._control = control
         self._now = Clock(place.device).now
+        # Of the whole probe: a scaler that starts too high skips before anything is timed.
+        self.steps = self.skips = 0
 
     def timed_step(self) -> StepTimes:
         """One optimizer step with every phase timed, each after a barrier."""
@@ -240,7 +272,7 @@ class Meter:
             self._engine.end_micro_batch()
         self._control.barrier()
         start = self._now()
-        applied = self._engine.step()
+        applied = self._update()
         step = self._now() - start
         forward, backward, step = self._control.maximum([forward, backward, step])
         return StepTimes(forward, backward, step, applied, float(loss.detach()))
@@ -250,7 +282,14 @@ class Meter:
         for _ in range(self._accumulation):
             self._engine.backward(self._engine.forward(next(self._task.batches)))
             self._engine.end_micro_batch()
-        return self._engine.step()
+        return self._update()
+
+    def _update(self) -> bool:
+        """The optimizer step; whether it was applied."""
+        applied = self._engine.step()
+        self.steps += 1
+        self.skips += not applied
+        return applied
 
     def warm_up(self, measure: Measure) -> tuple[list[StepTimes], bool]:
         """Steps until the backward is steady, and whether it is."""
@@ -277,7 +316,7 @@ class Meter:
             with tap:
                 self._engine.backward(loss)
             self._engine.end_micro_batch()
-        self._engine.step()
+        self._update()
         return tap
 
     def tokens_per_step(self) -> int:

@@ -111,9 +111,17 @@ Stage = Annotated[int, Field(ge=0, le=3), BeforeValidator(_whole)]
 Power = Annotated[int, Field(ge=0, le=32), BeforeValidator(_whole)]
 Bytes = Annotated[int, Field(ge=1, le=2**40), BeforeValidator(_whole)]
 Steps = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
+GateSteps = Annotated[int, Field(ge=8, le=1000), BeforeValidator(_whole)]
+TraceSteps = Annotated[int, Field(ge=20, le=1000), BeforeValidator(_whole)]
 Ratio = Annotated[float, Field(gt=0, le=64, allow_inf_nan=False)]
 Minutes = Annotated[float, Field(gt=0, le=60 * 24 * 30, allow_inf_nan=False)]
 Deadline = Annotated[float, Field(ge=1, le=60 * 60 * 24, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# Up to a half: `gain: 1` and `cosine: 0.999` are meant as what should be, not as a distance.
+Distance = Annotated[float, Field(gt=0, le=0.5, allow_inf_nan=False)]
+Error = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Bits = Annotated[float, Field(ge=0, le=15, allow_inf_nan=False)]
 Ranks = Annotated[
     int | None,
     Field(ge=1, le=1024),

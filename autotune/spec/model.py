@@ -10,11 +10,17 @@ from pydantic_core.core_schema import ValidationInfo
 from autotune.setup import Backend, Precision, WireDtype
 from autotune.spec.kinds import (
     Axis,
+    Bits,
     Bytes,
     Count,
     Deadline,
+    Distance,
+    Error,
     FactoryPath,
     Folder,
+    Fraction,
+    GateSteps,
+    LearningRate,
     Margin,
     Minutes,
     Name,
@@ -24,6 +30,7 @@ from autotune.spec.kinds import (
     Seed,
     Stage,
     Steps,
+    TraceSteps,
     Version,
     Vocabulary,
     wrong,
@@ -142,7 +149,7 @@ class Launch(_Section):
 
 
 class LossScaleAxes(_Section):
-    """Dynamic loss scaling of fp16."""
+    """Dynamic loss scaling of fp16. Lists are searched by replaying a trace, not by probes."""
 
     initial_power: Axis[Power] | None = None
     """The first scale is 2 to this power."""
@@ -218,6 +225,34 @@ class TargetSection(_Section):
     """Ranks of the real run."""
     steps: Count | None = None
     """Optimizer steps of the real run."""
+    learning_rate: LearningRate | None = None
+    """Of the real run; the gates' short training runs take it."""
+
+
+class GatesSection(_Section):
+    """Limits of your own for the gates. A setup beyond one is refused."""
+
+    activation_headroom: Bits | None = None
+    """Bits that the largest activation stays below the largest of fp16, at least. Default: 2."""
+    underflow: Distance | None = None
+    """Norm of the gradients that became zero, over the whole norm, at most. Default: 0.001."""
+    gain: Distance | None = None
+    """Distance of the gradient's length from fp32's, over the latter, at most. Default: 0.01."""
+    relative_error: Error | None = None
+    """Error of the gradient over its norm, at most; a warning over a fifth of it. Default: the
+    coarsest dtype's: fp32 0.0005, tf32 0.005, fp16 0.015, bf16 0.1."""
+    cosine: Distance | None = None
+    """1 minus the cosine between the gradient and fp32's, at most. Default: 0.001."""
+    worst_tensor: Error | None = None
+    """Relative error of the gradient of any one tensor, at most. Default: 0.1."""
+    weights_move: Fraction | None = None
+    """Fraction of the weights that an optimizer step changes, at least. Default: 0.5."""
+    loss_band: Distance | None = None
+    """Distance of the loss from fp32's after gate_steps, over the latter, at most. Default: 0.005,
+    or 3 sigma of fp32 runs where that is more."""
+    wire_error: Distance | None = None
+    """Predicted error of the summed gradient at target.world_size, at most; a warning over a
+    fifth of it. Default: 0.05."""
 
 
 class BudgetSection(_Section):
@@ -240,7 +275,7 @@ class BudgetSection(_Section):
 
 
 class MeasureSection(_Section):
-    """How long a probe measures, in optimizer steps."""
+    """How long a probe or a reading of numerics measures, in optimizer steps."""
 
     warm_up_steps: Steps = 4
     """Before the first check for steadiness."""
@@ -250,6 +285,10 @@ class MeasureSection(_Section):
     """With per-phase times."""
     end_to_end_steps: Steps = 5
     """Without per-phase synchronisation."""
+    gate_steps: GateSteps = 50
+    """Of the short training run that the gates judge."""
+    trace_steps: TraceSteps = 60
+    """In fp16, from which the search for the loss scale is replayed."""
 
     @field_validator("warm_up_cap")
     @classmethod
@@ -272,6 +311,7 @@ class SweepFile(_Section):
     space: SpaceSection = SpaceSection()
     baseline: BaselineSection = BaselineSection()
     target: TargetSection | None = None
+    gates: GatesSection = GatesSection()
     budget: BudgetSection = BudgetSection(minutes=10.0)
     margin: Margin = 0.01
     """Gains below it are not worth a change: 1% or 0.01."""

@@ -26,10 +26,12 @@ class Target:
     Attributes:
         world_size: Its ranks.
         steps: Its optimizer steps.
+        learning_rate: Its learning rate.
     """
 
     world_size: int | None
     steps: int | None
+    learning_rate: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +61,14 @@ class Spec:
             ``loss_scale.window``. A fixed knob has one value.
         baseline: Value of each knob that the file names for today's setup; named as in ``axes``.
         target: The real run, if the file describes it.
+        gates: Limit of each gate that the file changes, by the gate's name, such as
+            ``relative-error``.
         budget: When to stop.
         margin: Gains below it are not worth a change; 0.01 is 1 %.
         templates: Folder of the user's own templates; absolute.
         measure: How long a probe measures.
+        gate_steps: Optimizer steps of the short training run that the gates judge.
+        trace_steps: Optimizer steps of the fp16 run from which loss scaling is replayed.
         source: The sweep file; absolute.
         home: Folder from which relative paths in it start; absolute.
     """
@@ -75,10 +81,13 @@ class Spec:
     axes: Mapping[str, tuple[Any, ...]]
     baseline: Mapping[str, Any]
     target: Target | None
+    gates: Mapping[str, float]
     budget: Budget
     margin: float
     templates: Path | None
     measure: Measure
+    gate_steps: int
+    trace_steps: int
     source: Path
     home: Path
 
@@ -163,10 +172,13 @@ def _spec(sweep: SweepFile, source: Path, home: Path) -> Spec:
         axes=_flat(sweep.space),
         baseline=_flat(sweep.baseline),
         target=None if target is None else Target(**target.model_dump()),
+        gates={name.replace("_", "-"): limit for name, limit in _flat(sweep.gates).items()},
         budget=Budget(**sweep.budget.model_dump()),
         margin=sweep.margin,
         templates=None if sweep.templates is None else home / sweep.templates,
-        measure=Measure(**sweep.measure.model_dump()),
+        measure=Measure(**sweep.measure.model_dump(exclude={"gate_steps", "trace_steps"})),
+        gate_steps=sweep.measure.gate_steps,
+        trace_steps=sweep.measure.trace_steps,
         source=source,
         home=home,
     )

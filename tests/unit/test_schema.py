@@ -70,6 +70,10 @@ RIGHT = {
     "a number of ranks": "launch: {local: {ranks: 2}}",
     "probes alone": "budget: {probes: 3}",
     "an empty space": "space: {}",
+    "a limit of a gate": "gates: {relative_error: 0.02, activation_headroom: 0}",
+    "no limits of gates": "gates: {}",
+    "steps of numerics": "measure: {gate_steps: 8, trace_steps: 20}",
+    "a learning rate": "target: {learning_rate: 3e-4}",
 }
 WRONG = {
     "an unknown knob": "space: {precison: bf16}",
@@ -87,6 +91,13 @@ WRONG = {
     "a margin of everything": "margin: 100%",
     "other ranks": "launch: {local: {ranks: all}}",
     "no value": "space: {precision: }",
+    "a gate without a number": "gates: {finite_forward: 1}",
+    "a limit of nothing": "gates: {gain: 0}",
+    "a limit of everything": "gates: {cosine: 0.999}",
+    "a limit in quotes": "gates: {gain: '0.01'}",
+    "a negative learning rate": "target: {learning_rate: -1}",
+    "too few steps of a gate": "measure: {gate_steps: 7}",
+    "too few steps of a trace": "measure: {trace_steps: 19}",
     "no steps": "measure: {timed_steps: 0}",
 }
 

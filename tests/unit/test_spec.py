@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
 
+from autotune.numerics.thresholds import NUMBERED, THRESHOLDS, GateName, Thresholds
 from autotune.request import Measure
+from autotune.scales import SCALE_FIELDS
 from autotune.setup import BACKENDS, PRECISIONS, WIRE_DTYPES
 from autotune.space import DEFAULT_AXES
 from autotune.spec import Budget, Spec, Target, read_spec
-from autotune.spec.model import BaselineSection, SpaceSection
+from autotune.spec.json_schema import json_schema
+from autotune.spec.model import BaselineSection, GatesSection, SpaceSection
 from autotune.workload import Gpt, PythonFactory, Workload
+from tests.build import make_setup
 
 SMALLEST = """\
 version: 1
@@ -64,10 +70,13 @@ def test_the_smallest_file_takes_the_documented_defaults(tmp_path: Path) -> None
         axes={},
         baseline={},
         target=None,
+        gates={},
         budget=Budget(minutes=10.0, probes=None),
         margin=0.01,
         templates=None,
         measure=Measure(),
+        gate_steps=50,
+        trace_steps=60,
         source=tmp_path / "mine.yaml",
         home=tmp_path,
     )
@@ -116,7 +125,7 @@ margin: 1%
         "grad_comm_dtype": "fp32",
         "zero_stage": 1,
     }
-    assert spec.target == Target(world_size=64, steps=100_000)
+    assert spec.target == Target(world_size=64, steps=100_000, learning_rate=None)
     assert spec.margin == 0.01
     assert all(isinstance(size, int) for size in spec.axes["bucket_bytes"])
 
@@ -195,6 +204,48 @@ def test_a_measure_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_the_steps_of_numerics_are_read_beside_the_measure(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, SMALLEST + "measure: {gate_steps: 8, trace_steps: 1e2}\n")
+    assert (spec.gate_steps, spec.trace_steps, spec.measure) == (8, 100, Measure())
+
+
+def test_a_learning_rate_is_read_as_the_real_runs(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, SMALLEST + "target: {learning_rate: 3e-4}\n")
+    assert spec.target == Target(world_size=None, steps=None, learning_rate=3e-4)
+
+
+def test_a_limit_comes_under_the_name_of_its_gate(tmp_path: Path) -> None:
+    limits = "{relative_error: 0.02, weights_move: 0, activation_headroom: 1}"
+    spec = spec_of(tmp_path, SMALLEST + f"gates: {limits}\n")
+    assert spec.gates == {"relative-error": 0.02, "weights-move": 0.0, "activation-headroom": 1.0}
+
+
+def test_the_file_has_every_gate_with_a_number() -> None:
+    keys = [name.replace("_", "-") for name in GatesSection.model_fields]
+    assert sorted(keys) == sorted(NUMBERED)
+
+
+@pytest.mark.parametrize("gate", NUMBERED)
+def test_a_key_tells_the_default_limit_of_its_gate(gate: GateName) -> None:
+    told = GatesSection.model_fields[gate.replace("-", "_")].description
+    limit = THRESHOLDS[gate].limit
+    numbers = limit.values() if isinstance(limit, Mapping) else [limit]
+    assert told is not None
+    for number in numbers:
+        assert re.search(rf"(?<![\d.]){re.escape(f'{number:g}')}(?!\d|\.\d)", told)
+
+
+@pytest.mark.parametrize("bounds", ["minimum", "maximum"])
+def test_the_gates_take_every_limit_that_a_file_may_hold(bounds: str) -> None:
+    limits = {
+        name.replace("_", "-"): float(key.get(bounds, 1e-12))
+        for name, key in json_schema()["$defs"]["GatesSection"]["properties"].items()
+    }
+    thresholds = Thresholds.default().with_user(limits)
+    for gate in NUMBERED:
+        assert thresholds.bound(gate, make_setup()).limit == limits[gate]
+
+
 def test_templates_start_from_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     spec = spec_of(tmp_path, SMALLEST + "templates: mine\n")
@@ -221,18 +272,14 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         spec.name = "other"  # type: ignore[misc]
 
 
-def _names(fields: Any) -> set[str]:
-    scale = {
-        f"loss_scale.{field}" for field in ("initial_power", "window", "hysteresis", "minimum")
-    }
-    return (set(fields) - {"loss_scale"}) | scale
-
-
 @pytest.mark.parametrize("section", [SpaceSection, BaselineSection])
 def test_the_file_has_the_knobs_of_the_space(
     section: type[SpaceSection] | type[BaselineSection],
 ) -> None:
-    assert _names(section.model_fields) == {*DEFAULT_AXES, "micro_batch"}
+    scale = section.model_fields["loss_scale"].annotation
+    (values, _) = get_args(scale)
+    assert set(section.model_fields) == {*DEFAULT_AXES, "micro_batch", "loss_scale"}
+    assert tuple(values.model_fields) == SCALE_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,13 @@ KNOBS = (
     "activation_checkpointing, micro_batch, loss_scale"
 )
 SECTIONS = (
-    "version, name, workload, launch, space, baseline, target, budget, margin, templates, measure"
+    "version, name, workload, launch, space, baseline, target, gates, budget, margin, templates, "
+    "measure"
+)
+TARGET = "world_size, steps, learning_rate"
+GATES = (
+    "activation_headroom, underflow, gain, relative_error, cosine, worst_tensor, weights_move, "
+    "loss_band, wire_error"
 )
 WORKLOAD = "gpt, python, args, micro_batch, gradient_accumulation, seed"
 NAMES = "up to 64 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
@@ -62,7 +68,7 @@ WRONG = {
     ),
     "a key unlike any other": (
         SOUND + "target: {qqq: 1}\n",
-        "7: target.qqq: is not a known key; allowed: world_size, steps",
+        "7: target.qqq: is not a known key; allowed: " + TARGET,
     ),
     "a misspelt value in a list": (
         SOUND + "space:\n  precision: [fp32,\n    bf61]\n",
@@ -249,9 +255,59 @@ WRONG = {
         SOUND + "measure: {warm_up_steps: 20}\n",
         "7: measure.warm_up_cap: 12 is below warm_up_steps (20); allowed: at least 20",
     ),
+    "no learning rate at all": (
+        SOUND + "target: {learning_rate: 0}\n",
+        "7: target.learning_rate: 0 is not allowed; allowed: a number above 0",
+    ),
+    "a gate as it is shown, with a hyphen": (
+        SOUND + "gates: {relative-error: 0.02}\n",
+        "7: gates.relative-error: is not a known key; did you mean relative_error? allowed: "
+        + GATES,
+    ),
+    "a gate without a number": (
+        SOUND + "gates: {same_gradient: 0.1}\n",
+        "7: gates.same_gradient: is not a known key; allowed: " + GATES,
+    ),
+    "what the gain should be": (
+        SOUND + "gates: {gain: 1}\n",
+        "7: gates.gain: 1 is not allowed; allowed: a number above 0 and up to 0.5",
+    ),
+    "what the cosine should be": (
+        SOUND + "gates:\n  cosine: 0.999\n",
+        "8: gates.cosine: 0.999 is not allowed; allowed: a number above 0 and up to 0.5",
+    ),
+    "a list of limits": (
+        SOUND + "gates: {relative_error: [0.01, 0.02]}\n",
+        "7: gates.relative_error: a list is not allowed; allowed: a number above 0 and up to 10",
+    ),
+    "a word for a limit": (
+        SOUND + "gates: {weights_move: off}\n",
+        "7: gates.weights_move: 'off' is not allowed; allowed: a number from 0 to 1",
+    ),
+    "more bits than fp16 has": (
+        SOUND + "gates: {activation_headroom: 16}\n",
+        "7: gates.activation_headroom: 16 is not allowed; allowed: a number from 0 to 15",
+    ),
+    "a gate without its limit": (
+        SOUND + "gates:\n  underflow:\n",
+        "8: gates.underflow: has no value; allowed: a number above 0 and up to 0.5; "
+        "or delete the key",
+    ),
+    "steps of a gate among the limits": (
+        SOUND + "gates: {gate_steps: 50}\n",
+        "7: gates.gate_steps: is not a known key; it belongs under measure; allowed: " + GATES,
+    ),
+    "a training run too short for a gate": (
+        SOUND + "measure: {gate_steps: 7}\n",
+        "7: measure.gate_steps: 7 is not allowed; allowed: a whole number from 8 to 1000",
+    ),
+    "a trace too short": (
+        SOUND + "measure: {trace_steps: 19}\n",
+        "7: measure.trace_steps: 19 is not allowed; allowed: a whole number from 20 to 1000",
+    ),
     "a section that is a number": (
         SOUND + "target: 8\n",
-        "7: target: 8 is not allowed; allowed: a mapping with the keys world_size, steps",
+        "7: target: 8 is not allowed; allowed: a mapping with the keys " + TARGET,
     ),
     "a list for a file": (
         "- version: 1\n",

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from autotune.backends import backend_of
-from autotune.probe.engine import DTYPE_NAMES
 from autotune.probe.build import build_engine
+from autotune.probe.engine import DTYPE_NAMES
 from autotune.probe.wire import WireTap
 from autotune.probe.workload import Rank, build_task
 from autotune.render import render

@@ -1,10 +1,11 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from autotune.backends import RESTRICTIONS
 from autotune.errors import UsageError
-from autotune.setup import Setup
+from autotune.setup import LossScale, Setup
 from autotune.space import Space, make_baseline, make_space
 from tests.build import TINY, make_context
 
@@ -27,19 +28,25 @@ def test_knobs_that_do_not_exist_for_a_backend_are_none_and_make_no_duplicates()
     ]
 
 
-def test_loss_scale_values_are_searched_for_fp16_only() -> None:
-    found = space(
-        {
-            "backend": ("deepspeed",),
-            "precision": ("bf16", "fp16"),
-            "grad_comm_dtype": ("bf16",),
-            "zero_stage": (1,),
-            "bucket_bytes": (25_000_000,),
-            "loss_scale.window": (500, 1000),
-        }
-    ).valid()
-    windows = [setup.loss_scale.window if setup.loss_scale else None for setup in found]
-    assert windows == [None, 500, 1000]
+def test_loss_scales_are_no_axes_since_they_leave_no_trace_in_step_times() -> None:
+    axes = {
+        "backend": ("deepspeed",),
+        "precision": ("bf16", "fp16"),
+        "grad_comm_dtype": ("bf16",),
+        "zero_stage": (1,),
+        "bucket_bytes": (25_000_000,),
+    }
+    found = space({**axes, "loss_scale.window": (500, 2000), "loss_scale.initial_power": (4, 16)})
+    scales = [setup.loss_scale for setup in found.valid()]
+    assert scales == [None, LossScale(initial_power=16, window=500)]
+
+
+def test_a_chosen_loss_scale_replaces_the_usual_one() -> None:
+    chosen = LossScale(initial_power=9, window=2000)
+    whole = space({"backend": ("deepspeed",), "precision": ("fp16",), "zero_stage": (0, 1)})
+    known = replace(whole, policies={("deepspeed", TINY.micro_batch): chosen})
+    by_stage = {setup.zero_stage: setup.loss_scale for setup in known.valid()}
+    assert by_stage == {0: LossScale(hysteresis=1), 1: chosen}
 
 
 def test_hysteresis_and_floor_collapse_where_the_scaler_has_none() -> None:
@@ -48,12 +55,19 @@ def test_hysteresis_and_floor_collapse_where_the_scaler_has_none() -> None:
         "precision": ("fp16",),
         "grad_comm_dtype": ("fp16",),
         "zero_stage": (3,),
-        "loss_scale.hysteresis": (1, 2, 4),
+        "loss_scale.hysteresis": (2, 4),
         "loss_scale.minimum": (1, 16),
     }
     (setup,) = space(axes).valid()
     assert setup.loss_scale is not None
     assert (setup.loss_scale.hysteresis, setup.loss_scale.minimum) == (1, 0)
+
+
+def test_the_baseline_keeps_the_loss_scale_that_the_user_names() -> None:
+    whole = space({"precision": ("fp16",), "loss_scale.window": (500,)})
+    known = replace(whole, policies={("deepspeed", TINY.micro_batch): LossScale(initial_power=3)})
+    baseline = make_baseline({"loss_scale.initial_power": 12}, known)
+    assert baseline.loss_scale == LossScale(initial_power=12, window=500)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +103,15 @@ def test_gradient_accumulation_follows_the_micro_batch_so_that_the_global_batch_
     assert all(a * b == TINY.samples_per_rank for a, b in kept)
 
 
-def test_with_one_rank_the_wire_axis_is_closed() -> None:
-    found = space({"grad_comm_dtype": ("bf16", "fp32")}, world_size=1).valid()
-    assert {setup.grad_comm_dtype for setup in found} == {"fp32"}
+def test_with_one_rank_the_wire_axis_is_closed_and_says_why() -> None:
+    found = space({"grad_comm_dtype": ("bf16", "fp32")}, world_size=1)
+    assert {setup.grad_comm_dtype for setup in found.valid()} == {"fp32"}
+    (closed,) = (item for item in found.closed() if item.knob == "grad_comm_dtype")
+    assert closed.reason == "with one rank no gradient crosses a wire"
+
+
+def test_a_knob_with_a_choice_is_not_closed() -> None:
+    assert "grad_comm_dtype" not in {item.knob for item in space({}).closed()}
 
 
 def test_overlap_is_searched_on_cuda_only() -> None:
@@ -107,13 +127,13 @@ def test_removed_counts_add_up_with_the_valid_setups() -> None:
 
 
 def test_every_valid_setup_is_reached_by_walking_its_choices() -> None:
-    whole = space({"precision": ("bf16", "fp16"), "loss_scale.window": (100, 200)})
+    whole = space({"precision": ("bf16", "fp16"), "micro_batch": (1, 2)})
     for setup, chosen in whole.valid().items():
         assert whole.resolve(chosen) == setup
 
 
 def test_keys_of_different_setups_differ_and_round_trip_through_json_types() -> None:
-    valid = space({"loss_scale.window": (100, 200)}, device="cuda", tf32=True).valid()
+    valid = space({"micro_batch": (1, 2)}, device="cuda", tf32=True).valid()
     assert len({setup.key for setup in valid}) == len(valid)
     assert all(Setup.from_dict(setup.to_dict()) == setup for setup in valid)
 
@@ -139,11 +159,7 @@ def test_a_baseline_that_cannot_be_trained_is_refused_with_the_reason() -> None:
 
 
 def test_a_space_too_large_to_enumerate_is_refused() -> None:
-    many = tuple(range(1, 100))
-    axes = {
-        "loss_scale.window": many,
-        "loss_scale.initial_power": many,
-        "loss_scale.minimum": many,
-    }
+    many = tuple(range(1, 100_000))
+    axes = {"bucket_bytes": many, "backend": ("deepspeed",)}
     with pytest.raises(UsageError, match="over 100000 combinations"):
         space(axes).valid()

@@ -26,14 +26,17 @@ class PhaseStarted:
     Attributes:
         phase: Which.
         setups: Setups that it compares with the baseline.
-        launches: Launches that it takes at most; None for the search.
+        launches: Launches that it takes at most; None for the search and for numerics.
         qualifying: Whether the race begins with a second probe of too many setups.
+        examining: Whether setups, the baseline included, go through the gates; else ``numerics``
+            takes the readings that the search needs, ``setups`` of them.
     """
 
     phase: Phase
     setups: int
     launches: int | None
     qualifying: bool = False
+    examining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,15 @@ from pathlib import Path
 from autotune.events import BlockStarted, Event, ProbeFinished
 from autotune.launch import Judge, Launch, Machine
 from autotune.outcome import Outcome, OutcomeKind
-from autotune.request import ProbeRequest
+from autotune.readings import Reading
+from autotune.request import ProbeRequest, ReadingRequest
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.spec import read_spec
 from autotune.sweep import Plan, Sweep
 from autotune.wiring.plan import plan_of
 from tests.build import make_measurement
+from tests.readings import READINGS
 
 SWEEP = """
 version: 1
@@ -80,6 +82,11 @@ def answer(speed: float | OutcomeKind, steps: int) -> Outcome:
     )
 
 
+def sound_reading(request: ReadingRequest) -> Reading:
+    """What a workload with exposed communication and a sound setup answers."""
+    return READINGS[request.ask]
+
+
 @dataclass
 class ScriptedLauncher:
     """Answers by a rule; hears from the sweep's events which block is running."""
@@ -91,11 +98,13 @@ class ScriptedLauncher:
     cold_seconds: float = 0.0  # of the first launch, on top
     where: Where = Where("search", None, 0)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
+    readings: Callable[[ReadingRequest], Reading | Outcome] = sound_reading
+    asked: list[ReadingRequest] = field(default_factory=list)
 
     def clock(self) -> float:
         return self.seconds
 
-    def start(self, number: int) -> Launch:
+    def start(self, number: int, *, alone: bool = False) -> Launch:
         self.started.append(number)
         self.seconds += LAUNCH_SECONDS + (self.cold_seconds if len(self.started) == 1 else 0.0)
         self.where = Where("search", None, 0)
@@ -128,6 +137,11 @@ class ScriptedLaunch:
         outcome = answer(self.launcher.rule(request.setup, where), request.measure.timed_steps)
         self.alive = outcome.kind not in ("crash", "hang", "oom")
         return outcome
+
+    def read(self, request: ReadingRequest, deadline_seconds: float) -> Reading | Outcome:
+        self.launcher.seconds += PROBE_SECONDS
+        self.launcher.asked.append(request)
+        return self.launcher.readings(request)
 
     def stop(self) -> None:
         self.alive = False

@@ -16,12 +16,14 @@ from autotune.events import (
     BlockStarted,
     BudgetCut,
     Event,
+    Judged,
     LaunchEnded,
     LaunchReady,
     LaunchStarting,
     PhaseStarted,
     ProbeFinished,
     ProbeStarted,
+    ReadingStarted,
     SetupLeft,
     SweepPlanned,
 )
@@ -47,7 +49,9 @@ def event_line(event: Event) -> str | None:
             return f"budget: {event.text}"
         case ProbeFinished():
             return describe_probe(event.probe, event.ratio)
-        case ProbeStarted():
+        case Judged():
+            return event.text
+        case ProbeStarted() | ReadingStarted():
             return None
         case _:
             return _launch_line(event)
@@ -68,6 +72,10 @@ def _phase_line(event: PhaseStarted) -> str:
     setups = count(event.setups, "setup")
     if event.phase == "search":
         return f"search: {setups}"
+    if event.examining:
+        return f"gates: {setups}, the baseline included"
+    if event.phase == "numerics":
+        return f"numerics: {count(event.setups, 'reading')} before the search"
     if event.qualifying:
         return f"race: {setups} near the leader, too many; each is probed once more"
     baseline = "the baseline twice" if event.phase == "confirm" else "the baseline"

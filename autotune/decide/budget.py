@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from autotune.decide.race import LEAST_LAUNCHES
 from autotune.outcome import Phase
 
-# Of the whole budget, used up when the phase ends. What a phase leaves goes to the next.
-SHARES: Mapping[Phase, float] = {"search": 0.4, "race": 0.65, "confirm": 1.0}
+# Of the whole budget, used up when the phase ends. What a phase leaves goes to the next. Readings
+# of numerics come before the search and before the race: their share is of their own time.
+SHARES: Mapping[Phase, float] = {"numerics": 0.25, "search": 0.4, "race": 0.65, "confirm": 1.0}
 LEAST_SEARCH = 0.2  # even if no confirmation is left
 SPARE_LAUNCHES = 1  # kept for the confirmation, because launches take more or less time
 LEAST_ENTRIES = 3  # of a confirmation's block: one candidate, the baseline under two labels
@@ -51,12 +52,15 @@ class Costs:
         return Amount(self.launch_seconds + entries * self.probe_seconds, entries)
 
 
-def allowance(phase: Phase, budget: Amount, costs: Costs) -> Amount:
+def allowance(
+    phase: Phase, budget: Amount, costs: Costs, *, surveyed_seconds: float = 0.0
+) -> Amount:
     """What may be spent, counted from the sweep's start, when ``phase`` ends.
 
     The search may take 40 % of the budget, the race up to 65 %, the confirmation the rest.
     Search and race have to leave a smallest confirmation, of six launches (and one to spare) with
-    one candidate and the baseline under two labels; but 20 % are the search's own.
+    one candidate and the baseline under two labels; but 20 % are the search's own, beside what
+    the readings before it have taken.
     """
     share = budget * SHARES[phase]
     if phase == "confirm":
@@ -65,7 +69,7 @@ def allowance(phase: Phase, budget: Amount, costs: Costs) -> Amount:
     limit = Amount(min(share.seconds, rest.seconds), min(share.probes, rest.probes))
     if phase == "race":
         return limit
-    least = budget * LEAST_SEARCH
+    least = budget * LEAST_SEARCH - Amount(-surveyed_seconds, 0)
     return Amount(max(least.seconds, limit.seconds), max(least.probes, limit.probes))
 
 

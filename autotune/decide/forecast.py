@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.decide.budget import LEAST_ENTRIES, Amount, Costs, allowance
+from autotune.decide.budget import LEAST_ENTRIES, SHARES, Amount, Costs, allowance
 from autotune.decide.confirm import MOST_LAUNCHES, RIVALS
 from autotune.decide.race import LEAST_LAUNCHES, Rules
 from autotune.decide.screening import MOST_ENTRANTS, MOST_QUALIFIERS
@@ -35,8 +35,44 @@ class Range:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Readings before the search; those at the gates follow from the setups.
+
+    Attributes:
+        exposures: Of communication.
+        alone: Those of them that need a launch of one rank.
+        samples: Of gradients.
+        traces: Of fp16 training.
+    """
+
+    exposures: int = 0
+    alone: int = 0
+    samples: int = 0
+    traces: int = 0
+
+    @property
+    def probes(self) -> float:
+        """What they take, in probes: by the optimizer steps in each, at the default settings."""
+        return 2 * (self.exposures + self.alone) + 0.5 * self.samples + 5 * self.traces
+
+    @property
+    def launches(self) -> int:
+        """What they take in launches."""
+        return self.alone + bool(self.exposures + self.samples + self.traces)
+
+
+GATE, GROUND = 2.5, 8  # a setup at the gates, and the fp32 runs they share, in probes
+
+
 def forecast(
-    setups: int, costs: Costs, budget: Amount, *, baseline_every: int, probes_per_launch: int
+    setups: int,
+    costs: Costs,
+    budget: Amount,
+    *,
+    baseline_every: int,
+    probes_per_launch: int,
+    readings: Readings,
 ) -> Mapping[Phase, Range]:
     """Expected cost of each phase, cut to its share of the budget.
 
@@ -46,6 +82,7 @@ def forecast(
         budget: For all phases.
         baseline_every: Probes between two baselines of the search.
         probes_per_launch: Probes after which the search takes a fresh launch.
+        readings: Before the search.
     """
     launches = math.ceil(setups / probes_per_launch)
     probes = _with_baselines(setups, baseline_every) + max(0, launches - 1)
@@ -63,7 +100,26 @@ def forecast(
         "race": _range((looks[0], looks[0] * few), longest, costs),
         "confirm": _range((least, least * LEAST_ENTRIES), (most, most * widest), costs),
     }
-    return {phase: _cut(phase, item, budget, costs) for phase, item in raw.items()}
+    cut = {phase: _cut(phase, item, budget, costs) for phase, item in raw.items()}
+    return {"numerics": _numerics(setups, costs, budget, readings), **cut}
+
+
+def _numerics(setups: int, costs: Costs, budget: Amount, readings: Readings) -> Range:
+    """Readings count as no probes; those at the gates end at their share of the time."""
+    gates = 1 if setups else 0
+    few, many = (
+        readings.probes + gates * (GROUND + number * GATE) for number in (2, _most(setups))
+    )
+    launches = readings.launches + gates
+    most = budget.seconds * SHARES["numerics"] / 60
+    low = (launches * costs.launch_seconds + few * costs.probe_seconds) / 60 * FASTER
+    high = (launches * costs.launch_seconds + many * costs.probe_seconds) / 60 * SLOWER
+    return Range((launches, launches), (0, 0), (min(low, most), min(high, most)))
+
+
+def _most(setups: int) -> int:
+    """Setups at the gates: those that may enter the race, and the baseline."""
+    return 1 + min(MOST_ENTRANTS, setups)
 
 
 def _with_baselines(setups: int, baseline_every: int) -> int:

@@ -12,15 +12,30 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from pydantic import TypeAdapter
 
 from autotune.errors import UsageError
+from autotune.numerics.findings import (
+    Communication,
+    Examined,
+    Finding,
+    Missing,
+    ScaleChoice,
+    WireErrors,
+)
 from autotune.outcome import Probe
+from autotune.readings import ScaleTrace
 
 FILE_NAME = "study.db"
 SEARCH = "search"
 BASELINE = "baseline"
 RACE = "race"
 CONFIRM = "confirm"
-STUDIES = (SEARCH, BASELINE, RACE, CONFIRM)
+NUMERICS = "numerics"
+LOSS_SCALE = "loss scale"  # of a study's name, before what it is about
+STUDIES = (SEARCH, BASELINE, RACE, CONFIRM, NUMERICS)
 PROBE = TypeAdapter(Probe)
+FINDINGS: Mapping[str, TypeAdapter[Finding]] = {
+    kind.__name__: TypeAdapter(kind)
+    for kind in (Communication, WireErrors, ScaleTrace, ScaleChoice, Examined, Missing)
+}
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -30,7 +45,8 @@ class Store:
 
     The study ``search`` holds what Optuna proposed; ``baseline`` holds the search's repeated
     baseline probes, which would otherwise be points of the search space that the sampler
-    counts; ``race`` and ``confirm`` hold the probes of those phases.
+    counts; ``race`` and ``confirm`` hold the probes of those phases; ``numerics`` holds what was
+    found about numerics and communication, one named finding a trial.
     """
 
     def __init__(self, folder: Path | None, *, create: bool) -> None:
@@ -101,12 +117,39 @@ class Store:
         else:
             study.tell(trial, state=TrialState.PRUNED)
 
+    def findings(self) -> dict[str, Finding]:
+        """Everything found so far, by name, in the order in which it was first found."""
+        records = (trial.user_attrs.get("finding") for trial in _trials(self._studies[NUMERICS]))
+        return {
+            record["name"]: FINDINGS[record["kind"]].validate_python(record["value"])
+            for record in records
+            if record is not None
+        }
+
+    def find(self, name: str, finding: Finding) -> None:
+        """Keeps a finding; a later one of the same name replaces it."""
+        study = self._studies[NUMERICS]
+        trial = study.ask()
+        record = {"name": name, "kind": type(finding).__name__, "value": asdict(finding)}
+        trial.set_user_attr("finding", record)
+        study.tell(trial, state=TrialState.PRUNED)
+
     def search_study(
         self, sampler: optuna.samplers.BaseSampler, pruner: optuna.pruners.BasePruner
     ) -> optuna.Study:
         """The search's study, with a sampler and a pruner."""
         return optuna.load_study(
             study_name=SEARCH, storage=self.storage, sampler=sampler, pruner=pruner
+        )
+
+    def scale_study(self, name: str, sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+        """A study of loss scales, which holds no probes."""
+        return optuna.create_study(
+            storage=self.storage,
+            study_name=f"{LOSS_SCALE} {name}",
+            direction="maximize",
+            sampler=sampler,
+            load_if_exists=True,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from statistics import median
 
@@ -17,14 +18,17 @@ from autotune.events import (
     LaunchStarting,
     ProbeFinished,
     ProbeStarted,
+    ReadingStarted,
 )
 from autotune.launch import Judge, Launch, Launcher, LaunchFailedError
 from autotune.outcome import Outcome, Phase, Probe
+from autotune.readings import Reading
 from autotune.render import render
-from autotune.request import Measure, ProbeRequest
+from autotune.request import Ask, Measure, ProbeRequest, ReadingRequest
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.sweep.plan import PhaseSpent, Plan, Spent
+from autotune.sweep.surveyed import useful_step_fraction
 
 FAILURES_IN_A_ROW = 2  # launches without one baseline; then the environment is at fault
 WARMING = Measure(warm_up_steps=1, warm_up_cap=1, timed_steps=1, end_to_end_steps=1)
@@ -96,15 +100,19 @@ class Bench:
         return len(self._starts) == 1
 
     @contextmanager
-    def launch(self, phase: Phase) -> Iterator[Launch | None]:
+    def launch(self, phase: Phase, *, alone: bool = False) -> Iterator[Launch | None]:
         """A fresh, warmed launch for the body; None when it failed.
 
         The workers leave in order after the body, and at once if it is broken off.
 
+        Args:
+            phase: Which pays for it.
+            alone: Whether it has one rank only.
+
         Raises:
             EnvironmentFailedError: Launches failed again and again.
         """
-        launch = self._start(phase)
+        launch = self._start(phase, alone)
         if launch is None:
             yield None
             return
@@ -120,12 +128,12 @@ class Bench:
         self.save(phase)
         self.emit(LaunchEnded(launch=self._launches - 1, reason=reason))
 
-    def _start(self, phase: Phase) -> Launch | None:
+    def _start(self, phase: Phase, alone: bool) -> Launch | None:
         number, self._launches = self._launches, self._launches + 1
-        self.emit(LaunchStarting(launch=number, ranks=self._launcher.ranks))
+        self.emit(LaunchStarting(launch=number, ranks=1 if alone else self._launcher.ranks))
         started = self._launcher.clock()
         try:
-            launch = self._launcher.start(number)
+            launch = self._launcher.start(number, alone=alone)
         except LaunchFailedError as error:
             self._count_failure(str(error), error)
             self.emit(LaunchEnded(launch=number, reason=str(error)))
@@ -180,6 +188,22 @@ class Bench:
         )
         return launch.probe(request, self.plan.spec.deadline_seconds, judge)
 
+    def read(self, launch: Launch, ask: Ask, setup: Setup, steps: int) -> Reading | Outcome:
+        """Takes a reading; an outcome that says why where there is none."""
+        self.emit(ReadingStarted(ask=ask, setup=setup))
+        spec = self.plan.spec
+        request = ReadingRequest(
+            ask=ask,
+            setup=setup,
+            rendered=self.render(setup),
+            workload=spec.workload,
+            steps=steps,
+            learning_rate=self.plan.learning_rate,
+        )
+        found = launch.read(request, spec.deadline_seconds)
+        self.save("numerics")
+        return found
+
     def probe(
         self,
         launch: Launch,
@@ -198,6 +222,7 @@ class Bench:
         self.emit(ProbeStarted(number=number, setup=setup, baseline=baseline))
         started = self._launcher.clock()
         outcome = self._ask(launch, setup, measure or self.plan.spec.measure, judge)
+        outcome = self._with_useful_steps(setup, outcome)
         wall = self._launcher.clock() - started
         probe = Probe(
             number=number,
@@ -218,6 +243,14 @@ class Bench:
         self.spent.add(phase, PhaseSpent(probes=1, probe_seconds=wall))
         self.save(phase)
         return probe
+
+    def _with_useful_steps(self, setup: Setup, outcome: Outcome) -> Outcome:
+        """The outcome with the share of steps that its loss scale lets count in the real run."""
+        if outcome.measurement is None or setup.loss_scale is None:
+            return outcome
+        useful = useful_step_fraction(setup, self.store.findings(), self.plan.horizon)
+        measured = replace(outcome.measurement, useful_step_fraction=useful)
+        return replace(outcome, measurement=measured)
 
     def keep(self, probe: Probe, ratio: float | None) -> None:
         """Keeps a probe that no search proposed, then announces it."""

@@ -9,6 +9,7 @@ from autotune.decide.budget import Costs
 from autotune.decide.forecast import forecast
 from autotune.sweep.bench import Bench
 from autotune.sweep.plan import Plan
+from autotune.sweep.wants import readings_of
 
 BASELINE_EVERY = 4  # probes of the search between two baselines
 
@@ -47,6 +48,7 @@ def planned(plan: Plan, costs: Costs | None, source: str | None) -> dict[str, An
         plan.budget,
         baseline_every=BASELINE_EVERY,
         probes_per_launch=plan.spec.probes_per_launch,
+        readings=readings_of(plan),
     )
     return {
         **allowed,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from autotune.decide import (
     Candidates,
     Out,
+    Screened,
+    Standing,
     State,
     candidates,
     next_block,
@@ -21,15 +24,18 @@ from autotune.decide import (
 from autotune.decide.budget import Amount, allowance, blocks_in
 from autotune.decide.confirm import MOST_LAUNCHES
 from autotune.decide.race import LEAST_LAUNCHES
+from autotune.errors import UsageError
 from autotune.events import BudgetCut, Event, PhaseStarted, SweepPlanned
 from autotune.launch import Launcher
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.sweep.bench import Bench
 from autotune.sweep.blocks import Blocks
+from autotune.sweep.examine import Examination, refused_by
 from autotune.sweep.plan import Plan
 from autotune.sweep.qualify import Qualifying
 from autotune.sweep.search_phase import SearchPhase
+from autotune.sweep.survey import Survey
 
 NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
 End = Literal["decided", "interrupted"]
@@ -61,6 +67,7 @@ class Sweep:
             EnvironmentFailedError: No launch can measure the baseline.
         """
         if "race" not in self._store.about:
+            self._survey()
             self._search()
         race = self._race() if self._found_something() else None
         if race is not None and not self._bench.interrupted:
@@ -80,14 +87,34 @@ class Sweep:
             setups: The candidates.
             launches: Complete blocks to take at most; by default `MOST_LAUNCHES`.
         """
+        if not Examination(self._bench).run(setups, self._plan.budget):
+            return self._end()
+        sound = self._passing(setups)
         plans = self._store.about.get("confirmations", [])
         plan = {
-            "setups": [setup.to_dict() for setup in setups],
+            "setups": [setup.to_dict() for setup in sound],
             "distance": plans[-1]["distance"] if plans else self._plan.rules.log_margin,
             "most": launches or MOST_LAUNCHES,
         }
         self._store.describe({"confirmations": [*plans, plan]})
         return self.resume_confirmation()
+
+    def _passing(self, setups: Sequence[Setup]) -> list[Setup]:
+        """Those that the gates let through.
+
+        Raises:
+            UsageError: None is left.
+        """
+        findings = self._store.findings()
+        refused = {setup: refused_by(setup, findings, self._plan.thresholds) for setup in setups}
+        sound = [setup for setup, gate in refused.items() if gate is None]
+        if not sound:
+            reasons = [f"{setup.key}: {gate.text}" for setup, gate in refused.items() if gate]
+            raise UsageError(
+                "The gates refuse every candidate. " + "; ".join(reasons) + ". Name another "
+                "setup, or change the limit under gates in the sweep file."
+            )
+        return sound
 
     def resume_confirmation(self) -> End:
         """Goes on with the last confirmation."""
@@ -99,7 +126,15 @@ class Sweep:
         self._bench.save("confirm")
         return "interrupted" if self._bench.interrupted else "decided"
 
+    def _survey(self) -> None:
+        """Takes the values out of the space that need no probe to be ruled out."""
+        self._plan = self._bench.plan = Survey(self._bench).run()
+        if not self._bench.interrupted:
+            self._store.describe({"removed": [asdict(item) for item in self._plan.space.removed()]})
+
     def _search(self) -> None:
+        if self._bench.interrupted:
+            return
         budget = self._plan.spec.budget
         phase = SearchPhase(self._bench)
         self._emit(
@@ -142,10 +177,24 @@ class Sweep:
             self._cut(f"race: not all {len(setups)} setups near the leader were probed again")
 
     def _screen(self) -> None:
-        """Decides, once and from the search and the qualifying, who enters the race."""
+        """Decides, once and from the search and the qualifying, who enters the race.
+
+        Whoever would enter is sent through the gates; for each refused one the next best comes.
+        """
         tried = [probe for probe in self._bench.probes if probe.block is None]
         floor = noise_floor(tried)
-        found = screen(standings(tried, self._plan.baseline), self._plan.baseline, floor)
+        examination = Examination(self._bench)
+        while True:
+            ranked, refused = self._sound(standings(tried, self._plan.baseline))
+            found = screen(ranked, self._plan.baseline, floor)
+            if not examination.left(found.entrants):
+                break
+            if not examination.run(found.entrants, self._allowed()):
+                found = self._examined(examination, found)
+                break
+        if self._bench.interrupted:
+            return
+        found = replace(found, dropped=(*refused, *found.dropped))
         racing = self._fitting(found.entrants)
         skipped = len(racing) < min(2, len(found.entrants))
         entrants = found.entrants if skipped else racing
@@ -164,6 +213,28 @@ class Sweep:
         elif unfit:
             self._cut(f"race: {len(unfit)} of {len(found.entrants)} entrants were left out")
 
+    def _sound(self, ranked: Sequence[Standing]) -> tuple[list[Standing], list[Out]]:
+        """The standings without what the gates refuse, and what they refuse."""
+        findings = self._store.findings()
+        sound, refused = [], []
+        for item in ranked:
+            gate = refused_by(item.setup, findings, self._plan.thresholds)
+            if gate is None or item.setup == self._plan.baseline:
+                sound.append(item)
+            else:
+                refused.append(Out(item.setup, 0, f"unsafe: {gate.gate}: {gate.text}"))
+        return sound, refused
+
+    def _examined(self, examination: Examination, found: Screened) -> Screened:
+        """Only those entrants that the budget allowed to examine."""
+        left = examination.left(found.entrants)
+        if self._bench.interrupted:
+            return found
+        self._cut(f"gates: {len(left)} of {len(found.entrants)} entrants were not examined")
+        out = tuple(Out(setup, 0, "no budget to examine it at the gates") for setup in left)
+        kept = tuple(setup for setup in found.entrants if setup not in left)
+        return replace(found, entrants=kept, dropped=(*out, *found.dropped))
+
     def _fitting(self, setups: tuple[Setup, ...]) -> tuple[Setup, ...]:
         """As many of the best as reach the first look with what the race may spend."""
         looks = self._plan.rules.looks
@@ -181,9 +252,10 @@ class Sweep:
         """The race as far as its share of the budget goes; None if it was interrupted early."""
         if "race" not in self._store.about:
             self._qualify()
-            if self._bench.interrupted:
-                return None
-            self._screen()
+            if not self._bench.interrupted:
+                self._screen()
+        if self._bench.interrupted:
+            return None
         decision = self._store.about["race"]
         entrants = tuple(map(Setup.from_dict, decision["entrants"]))
         blocks = Blocks(self._bench)

@@ -8,10 +8,14 @@ from typing import Any
 
 from autotune.decide import Rules
 from autotune.decide.budget import Amount
+from autotune.numerics.thresholds import Thresholds
 from autotune.outcome import PHASES, Phase
+from autotune.request import USUAL_LEARNING_RATE
 from autotune.setup import Setup
 from autotune.space import Space
 from autotune.spec import Spec
+
+USUAL_STEPS = 10_000  # of a real run that the file says nothing of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,28 @@ class Plan:
             infinite.seconds if minutes is None else minutes * 60,
             infinite.probes if probes is None else probes,
         )
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Limits of the gates."""
+        return Thresholds(self.spec.gates)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the short training runs: the real run's, if the file names it."""
+        target = self.spec.target
+        return (target and target.learning_rate) or USUAL_LEARNING_RATE
+
+    @property
+    def horizon(self) -> int:
+        """Optimizer steps of the real run, over which loss scales are replayed."""
+        target = self.spec.target
+        return (target and target.steps) or USUAL_STEPS
+
+    @property
+    def target_world_size(self) -> int | None:
+        """Ranks of the real run, if the file names them."""
+        return self.spec.target.world_size if self.spec.target else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class SearchPhase:
 
     def _left(self) -> Amount:
         """What the search may still spend."""
-        allowed = allowance("search", self._plan.budget, self._bench.costs)
+        allowed = self._allowance()
         if self._bench.cold:
             allowed = replace(allowed, seconds=self._share_seconds)
         return self._bench.left(allowed)
@@ -72,8 +72,12 @@ class SearchPhase:
 
     def _dear(self) -> bool:
         """Whether launches are so dear that the search has to leave more than its share."""
-        allowed = allowance("search", self._plan.budget, self._bench.costs)
-        return allowed.seconds < self._share_seconds
+        return self._allowance().seconds < self._share_seconds
+
+    def _allowance(self) -> Amount:
+        surveyed = self._bench.spent.phases["numerics"].seconds
+        costs = self._bench.costs
+        return allowance("search", self._plan.budget, costs, surveyed_seconds=surveyed)
 
     def measured(self) -> set[Setup]:
         """Setups that have a probe, the baseline's own included."""

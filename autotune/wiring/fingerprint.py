@@ -25,6 +25,11 @@ def fingerprint(made: Made) -> dict[str, Any]:
         "world_size": made.ranks,
         "workload": _without_folder(asdict(plan.spec.workload)),
         "measure": asdict(plan.spec.measure),
+        "training": {
+            "learning_rate": plan.learning_rate,
+            "gate_steps": plan.spec.gate_steps,
+            "trace_steps": plan.spec.trace_steps,
+        },
         "templates": _digests(plan.spec.templates),
         "space": {name: list(values) for name, values in plan.space.axes.items()},
         "baseline": plan.baseline.key,

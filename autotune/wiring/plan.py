@@ -13,7 +13,9 @@ from autotune.errors import UsageError
 from autotune.events import Event
 from autotune.launch import LocalLauncher, Machine, describe_machine
 from autotune.launch.describe import worker_environment
+from autotune.scales import all_scales
 from autotune.search import Store
+from autotune.setup import scaler_of
 from autotune.space import Context, make_baseline, make_space
 from autotune.spec import Budget, Spec, read_spec
 from autotune.sweep import Bench, Plan
@@ -112,8 +114,20 @@ def describe_plan(
         "setups": [setup.key for setup in valid],
         "baseline": plan.baseline.key,
         "removed": [asdict(item) for item in plan.space.removed()],
+        "closed": [asdict(item) for item in plan.space.closed()],
+        "scales": scale_counts(plan),
         "planned": planned(plan, costs, source),
     }
+
+
+def scale_counts(plan: Plan) -> dict[str, int]:
+    """How many loss scales would be replayed for each scaler of the space."""
+    scalers = {
+        scaler_of(setup.backend, setup.zero_stage)
+        for setup in plan.space.valid()
+        if setup.loss_scale
+    }
+    return {scaler: len(all_scales(plan.space.scales, scaler)) for scaler in sorted(scalers)}
 
 
 def known_costs(made: Made, runs: Path) -> tuple[Costs, str] | None:

@@ -15,7 +15,7 @@ from autotune.report import find_probe
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.spec import Budget
-from autotune.sweep import End, Spent, Sweep
+from autotune.sweep import End, Plan, Spent, Sweep
 from autotune.sweep.bench import typical_start
 from autotune.sweep.costs import planned
 from autotune.wiring.fingerprint import IDENTITY, check_fingerprint, fingerprint
@@ -70,8 +70,25 @@ def _about(made: Made, identity: Mapping[str, Any]) -> dict[str, Any]:
         "versions": {name: made.machine.facts[name] for name in ("autotune", *IDENTITY[:2])},
         "baseline": plan.baseline.to_dict(),
         "removed": [asdict(item) for item in plan.space.removed()],
+        "target": _target(plan),
+        "gates": dict(plan.spec.gates),
         "planned": planned(plan, None, None),
         "templates": None if plan.spec.templates is None else str(plan.spec.templates),
+    }
+
+
+def _target(plan: Plan) -> dict[str, Any]:
+    """The real run, and what was assumed of it because the file does not say."""
+    named = plan.spec.target
+    return {
+        "world_size": plan.target_world_size,
+        "steps": plan.horizon,
+        "learning_rate": plan.learning_rate,
+        "assumed": [
+            name
+            for name in ("steps", "learning_rate")
+            if named is None or getattr(named, name) is None
+        ],
     }
 
 
@@ -184,6 +201,8 @@ def make_replay(
     store = Store(None, create=True)
     identity = {**recorded.about["fingerprint"], "baseline": made.plan.baseline.key}
     store.describe({**_about(made, identity), "replay": True})
+    for name, finding in recorded.findings().items():
+        store.find(name, finding)
     source = Recorded(recorded.probes(), typical_start(recorded.about.get("starts", [])))
     sweep = Sweep(made.plan, store, ReplayLauncher(source, ranks=made.ranks, seed=seed), emit)
     return Session(sweep, store, sweep.run)

@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.decide.budget import SHARES, Amount, Costs
-from autotune.decide.forecast import Range, forecast
+from autotune.decide.forecast import Range, Readings, forecast
 from autotune.outcome import PHASES, Phase
 
 COSTS = Costs(launch_seconds=6.0, probe_seconds=2.0)
+NONE = Readings()
 
 
-def planned(setups: int, budget: Amount | None = None) -> Mapping[Phase, Range]:
-    return forecast(setups, COSTS, budget or Amount(), baseline_every=4, probes_per_launch=50)
+def planned(
+    setups: int, budget: Amount | None = None, readings: Readings = NONE
+) -> Mapping[Phase, Range]:
+    return forecast(
+        setups,
+        COSTS,
+        budget or Amount(),
+        baseline_every=4,
+        probes_per_launch=50,
+        readings=readings,
+    )
 
 
 def test_a_search_takes_every_setup_once_and_a_baseline_before_each_four() -> None:

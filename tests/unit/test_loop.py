@@ -62,13 +62,14 @@ def test_a_sweep_searches_races_confirms_and_claims_the_gain(tmp_path: Path) -> 
     events: list[Event] = []
     result, launcher = run(plan, noisy(), events.append)
     phases = [event.phase for event in events if isinstance(event, PhaseStarted)]
-    assert phases == ["search", "race", "confirm"]
+    assert phases == ["numerics", "search", "race", "confirm"]
     assert result["verdict"] == "confirmed"
     assert "bf16" in result["winner"]
     assert result["interval"][0] > 1.01
     assert result["interval"][0] < 2.7182818**BF16_GAIN < result["interval"][1]
     assert result["launches"] == 6
-    assert len(launcher.started) == 1 + result["race"]["blocks"] + 6
+    survey_search_gates = 3
+    assert len(launcher.started) == survey_search_gates + result["race"]["blocks"] + 6
     assert result["spent"]["probes"] == len(result["measurements"])
 
 
@@ -87,7 +88,8 @@ def test_a_search_that_finds_nothing_near_the_baseline_keeps_it_without_a_race(
 
     result, launcher = run(plan, rule)
     assert (result["verdict"], result["winner"]) == ("keep-baseline", plan.baseline.key)
-    assert len(launcher.started) == 1
+    assert len(launcher.started) == 2  # for the survey and the search
+    assert {request.ask for request in launcher.asked} == {"exposure"}
 
 
 @pytest.mark.parametrize("kind", ["oom", "inert", "crash", "hang"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.numerics.findings import Finding
 from autotune.outcome import PHASES, Probe
 from autotune.search import Store
 from tests.conftest import WORKLOADS
@@ -55,24 +56,32 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# What a phase announces itself with, and how each of its lines begins.
+LINES = {"search:": "[", "gates:": "deepspeed.", "race:": "[", "confirm:": "["}
+
+
 def sweep_with_a_kill_in_each_phase(folder: Path) -> None:
     before: list[Probe] = []
-    for phase in PHASES:
+    known: dict[str, Finding] = {}
+    for phase, line in LINES.items():
         with started("sweep", "sweep.yaml", "--resume", folder=folder) as running:
-            wait_for_line(running, f"{phase}:")
-            wait_for_line(running, "[")
-            wait_for_line(running, "[")
+            wait_for_line(running, phase)
+            wait_for_line(running, line)
+            wait_for_line(running, line)
             pids = workers(folder)
             running.kill()
         assert len(pids) >= 2
         assert wait_until_gone(pids, 10)
-        kept = stored(folder)
+        kept, found = stored(folder), Store(folder / "runs/tried", create=False).findings()
         assert kept[: len(before)] == before
-        assert kept[-1].phase == phase
-        before = kept
+        assert {name: found[name] for name in known} == known
+        assert len(kept) > len(before) or len(found) > len(known)
+        before, known = kept, found
+    assert len(known) == 3
     done = autotune("sweep", "sweep.yaml", "--resume", folder=folder)
     assert done.returncode == 0, done.stderr
     assert stored(folder)[: len(before)] == before
+    assert Store(folder / "runs/tried", create=False).findings() == known
 
 
 @pytest.mark.timeout(900)

@@ -187,14 +187,14 @@ def _run_interruptibly(session: Session) -> End:
 
 def _finish(session: Session, end: End, again: Sequence[str], *, json: bool) -> None:
     """Writes and prints the result, and ends with the exit code of its verdict."""
-    from autotune.console import spent_lines, verdict_lines, warning_lines
+    from autotune.console import numerics_lines, spent_lines, verdict_lines, warning_lines
     from autotune.wiring import write_result
 
     result = write_result(session.store)
     if json:
         _print_json(result)
     else:
-        print("\n".join(verdict_lines(result)))
+        print("\n".join([*verdict_lines(result), *numerics_lines(result)]))
     if end == "interrupted":
         print(f"Interrupted; continue with: autotune {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
@@ -247,8 +247,11 @@ def show(run: RunFolder, json: AsJson = False) -> None:
         return
     from autotune.console import (
         failure_lines,
+        gate_lines,
+        gate_table,
         left_lines,
         make_console,
+        numerics_lines,
         result_table,
         spent_lines,
         verdict_lines,
@@ -256,10 +259,14 @@ def show(run: RunFolder, json: AsJson = False) -> None:
     )
 
     console = make_console(stderr=False)
-    for line in verdict_lines(result):
+    for line in (*verdict_lines(result), *numerics_lines(result)):
         console.print(line, markup=False, soft_wrap=True)
     console.print(result_table(result))
-    for line in (*failure_lines(result), *left_lines(result), *spent_lines(result)):
+    gates = gate_table(result)
+    if gates is not None:
+        console.print(gates)
+    setups = (*failure_lines(result), *gate_lines(result), *left_lines(result))
+    for line in (*setups, *spent_lines(result)):
         console.print(line, markup=False, soft_wrap=True)
     for line in warning_lines(result):
         print(line, file=sys.stderr)

@@ -4,6 +4,7 @@ from autotune.console.costs import plan_lines, spent_lines
 from autotune.console.formats import format_bytes, format_seconds
 from autotune.console.lines import describe_probe, event_line
 from autotune.console.noise import noise_lines
+from autotune.console.numerics import gate_lines, gate_table, numerics_lines
 from autotune.console.pace import Pace
 from autotune.console.progress import LiveReporter, Reporter, make_console, make_reporter
 from autotune.console.result import (
@@ -23,10 +24,13 @@ __all__ = [
     "failure_lines",
     "format_bytes",
     "format_seconds",
+    "gate_lines",
+    "gate_table",
     "left_lines",
     "make_console",
     "make_reporter",
     "noise_lines",
+    "numerics_lines",
     "plan_lines",
     "result_table",
     "spent_lines",

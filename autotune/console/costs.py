@@ -8,7 +8,8 @@ from typing import Any
 from autotune.console.formats import count, format_budget
 from autotune.outcome import PHASES
 
-NAME = 9  # columns of a phase's name
+NAME = 10  # columns of a phase's name
+COUNTED = {"launches": "launch", "probes": "probe"}
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -23,6 +24,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         f"{plan['name']}: {plan['ranks']} ranks on {plan['device']}",
         "knobs:",
         *axes,
+        *_closed_lines(plan["closed"]),
+        *_scale_lines(plan["scales"]),
         f"{total} combinations, {total - len(setups)} removed" + (":" if removed else ""),
         *removed,
         f"{len(setups)} setups to try:",
@@ -31,6 +34,23 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         *_phase_lines(plan["planned"]),
         f"budget: {format_budget(plan['planned'])}",
     ]
+
+
+def _closed_lines(closed: Sequence[Mapping[str, str]]) -> list[str]:
+    """Knobs with a choice that no setup has."""
+    if not closed:
+        return []
+    items = [f"  {item['knob']}: {item['reason']}" for item in closed]
+    return ["knobs with one value left:", *items]
+
+
+def _scale_lines(scales: Mapping[str, int]) -> list[str]:
+    """How many loss scales are replayed; they are no setups, so they stand by themselves."""
+    if not scales:
+        return []
+    each = [f"{count(number, 'policy')} of {scaler}" for scaler, number in scales.items()]
+    verb = "chosen" if any(number > 1 for number in scales.values()) else "checked"
+    return [f"loss scale: {', '.join(each)}, {verb} by replay of a measured trace (no probes)"]
 
 
 def _phase_lines(planned: Mapping[str, Any]) -> list[str]:
@@ -48,17 +68,22 @@ def _phase_lines(planned: Mapping[str, Any]) -> list[str]:
     source = f", from {planned['from']}" if planned.get("from") else ""
     return [
         f"expected cost{source}:",
-        *(f"  {phase:{NAME}}{_ranges(phases[phase])}" for phase in phases),
-        f"  {'in all':{NAME}}{_ranges(sums)}",
+        *(f"  {phase:{NAME}}{_ranges(phases[phase], _counted(phase))}" for phase in phases),
+        f"  {'in all':{NAME}}{_ranges(sums, COUNTED)}",
     ]
 
 
-def _ranges(cost: Mapping[str, Sequence[float]]) -> str:
-    launches, probes = (
+def _counted(phase: str) -> Mapping[str, str]:
+    """What is counted in a phase; readings are no probes."""
+    return {"launches": "launch"} if phase == "numerics" else COUNTED
+
+
+def _ranges(cost: Mapping[str, Sequence[float]], counted: Mapping[str, str]) -> str:
+    counts = [
         count(cost[name][0], noun) if cost[name] == [1, 1] else f"{_range(cost[name])} {name}"
-        for name, noun in (("launches", "launch"), ("probes", "probe"))
-    )
-    return f"{launches}, {probes}, {_minutes(cost['minutes'])} minutes"
+        for name, noun in counted.items()
+    ]
+    return ", ".join([*counts, f"{_minutes(cost['minutes'])} minutes"])
 
 
 def _range(low_high: Sequence[float]) -> str:
@@ -76,7 +101,8 @@ def spent_lines(result: Mapping[str, Any]) -> list[str]:
     spent, planned = result["spent"], result["planned"]
     expected = planned.get("phases") or {}
     lines = [
-        f"{phase:{NAME}}{_spent(spent['phases'][phase], expected.get(phase))}"
+        f"{phase:{NAME}}{_spent(phase, spent['phases'][phase], expected.get(phase))}"
+        + (_share(spent) if phase == "numerics" else "")
         for phase in PHASES
         if phase in spent["phases"]
     ]
@@ -91,13 +117,20 @@ def spent_lines(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _spent(cost: Mapping[str, float], expected: Mapping[str, Sequence[float]] | None) -> str:
-    launches, probes = count(cost["launches"], "launch"), count(cost["probes"], "probe")
+def _spent(
+    phase: str, cost: Mapping[str, float], expected: Mapping[str, Sequence[float]] | None
+) -> str:
+    counts = [(name, count(cost[name], noun)) for name, noun in _counted(phase).items()]
     minutes = f"{cost['seconds'] / 60:.1f} minutes"
     if expected is None:
-        return f"{launches}, {probes}, {minutes}"
-    return (
-        f"{launches} (planned {_range(expected['launches'])}), "
-        f"{probes} (planned {_range(expected['probes'])}), "
-        f"{minutes} (planned {_minutes(expected['minutes'])})"
-    )
+        return ", ".join([*(text for _, text in counts), minutes])
+    planned = [f"{text} (planned {_range(expected[name])})" for name, text in counts]
+    return ", ".join([*planned, f"{minutes} (planned {_minutes(expected['minutes'])})"])
+
+
+def _share(spent: Mapping[str, Any]) -> str:
+    """The part of the run's time that the numerics took."""
+    whole = spent["wall_seconds"]
+    if not whole:
+        return ""
+    return f", {100 * spent['phases']['numerics']['seconds'] / whole:.0f} % of the run"

@@ -42,10 +42,18 @@ def format_ratios(ratios: Sequence[float]) -> list[str]:
     return [f"{ratio:.{digits}f}x" for ratio in ratios]
 
 
+def format_share(share: float | None) -> str:
+    """Percent with two decimals, as in ``99.90 %``."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
 def count(number: float, noun: str) -> str:
-    """``1 launch``, ``2 launches``."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}{plural}"
+    """``1 launch``, ``2 launches``, ``3 policies``."""
+    if number == 1:
+        return f"{number:g} {noun}"
+    if noun.endswith("y"):
+        return f"{number:g} {noun[:-1]}ies"
+    return f"{number:g} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def format_budget(planned: Any) -> str:

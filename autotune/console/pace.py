@@ -31,6 +31,7 @@ class Pace:
     _first_block: int | None = None
     _block: int = 0
     _block_started: float = 0.0
+    _reading: float = 0.0
 
     def take(self, event: Event, now: float) -> None:
         """Takes an event into account."""
@@ -38,6 +39,8 @@ class Pace:
             case SweepPlanned():
                 self._plan = event
             case PhaseStarted():
+                if self.phase == "numerics":
+                    self._reading += now - self._phase_started
                 self.phase, self._phase_started, self._phase_done = event.phase, now, 0
                 self._launches, self._first_block = event.launches, None
             case BlockStarted():
@@ -78,5 +81,7 @@ class Pace:
         spent = now - self.started
         if self._plan.minutes is not None:
             yield self._plan.minutes * 60 - spent
-        if self._plan.probes is not None and self.done:
-            yield (self._plan.probes - self.done) * spent / self.done
+        # Readings are no probes: they neither use up their number nor tell their pace.
+        if self._plan.probes is not None and self.done and self.phase != "numerics":
+            pace = (spent - self._reading) / self.done
+            yield (self._plan.probes - self.done) * pace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from statistics import median
 from types import TracebackType
 
@@ -18,17 +19,27 @@ from autotune.console.pace import Pace
 from autotune.events import (
     BudgetCut,
     Event,
+    Judged,
     LaunchEnded,
     LaunchReady,
     LaunchStarting,
     PhaseStarted,
     ProbeFinished,
     ProbeStarted,
+    ReadingStarted,
     SetupLeft,
 )
+from autotune.request import Ask
 
 PIPE_WIDTH = 200  # where there is no terminal, lines are not folded
 LIVE_ROWS = 12
+READS: Mapping[Ask, str] = {
+    "exposure": "reading: communication of",
+    "trace": "reading: fp16 training of",
+    "sample": "reading: gradients of",
+    "gradient": "gates:",
+}
+"""What runs during a reading, before the setup."""
 
 
 def make_console(*, stderr: bool) -> Console:
@@ -93,10 +104,13 @@ class LiveReporter(Reporter):
                 self._status = event_line(event) or ""
             case ProbeStarted():
                 self._status = f"probe {event.number}: {event.setup.key}"
+            case ReadingStarted():
+                self._status = f"{READS[event.ask]} {event.setup.key}"
             case PhaseStarted():
-                self._scored.clear()
+                if event.phase != "numerics":  # readings score nothing; the best stays in sight
+                    self._scored.clear()
                 super().__call__(event)
-            case SetupLeft() | BudgetCut():
+            case SetupLeft() | BudgetCut() | Judged():
                 super().__call__(event)
             case ProbeFinished():
                 if event.ratio is not None:

@@ -14,9 +14,15 @@ from autotune.console.formats import (
     format_ratio,
     format_ratios,
     format_seconds,
+    format_share,
 )
 
 NAME = 13  # columns of what a line is about
+USEFUL = "useful"
+COLUMNS = (
+    *("role", "outcome", "search", "forward", "backward", "step", "backward tok/s", "all steps"),
+    *("end-to-end", "wire", "calls", "memory", "skipped", USEFUL, "probes"),
+)
 
 
 def verdict_lines(result: Mapping[str, Any]) -> list[str]:
@@ -159,37 +165,46 @@ def result_table(result: Mapping[str, Any]) -> Table:
     """Every setup of a result, the best of the search first.
 
     Its columns are: the ratio in the search; times and throughput over the probes of all
-    phases, the backward at the median step and over all steps.
+    phases, the backward at the median step and over all steps. ``useful`` is the share of the
+    real run's steps that apply an update; the column is there if any setup has one.
     """
     table = Table(box=None, pad_edge=False, title=None)
+    rows = result["setups"]
+    columns = [name for name in COLUMNS if name != USEFUL or any(map(_useful, rows))]
     table.add_column("setup", overflow="fold")
-    columns = (
-        "role|outcome|search|forward|backward|step|backward tok/s|all steps|end-to-end|wire|"
-        "calls|memory|skipped|probes"
-    )
-    for name in columns.split("|"):
+    for name in columns:
         table.add_column(name, justify="right")
     roles = _roles(result)
-    for row in result["setups"]:
-        wire = row["wire"]
-        table.add_row(
-            escape(row["key"]),
-            roles.get(row["key"], ""),
-            row["outcome"],
-            format_ratio(row["ratio"]),
-            format_seconds(row["forward_seconds"]),
-            format_seconds(row["backward_seconds"]),
-            format_seconds(row["step_seconds"]),
-            format_rate(row["median_backward_tokens_per_second"]),
-            format_rate(row["backward_tokens_per_second"]),
-            format_rate(row["end_to_end_tokens_per_second"]),
-            f"{wire['dtype']} {format_bytes(wire['bytes'])}" if wire else "-",
-            str(wire["calls"]) if wire else "-",
-            format_bytes(row["peak_memory_bytes"]),
-            "-" if row["skipped_steps"] is None else str(row["skipped_steps"]),
-            str(row["probes"]),
-        )
+    for row in rows:
+        cells = _cells(row, roles.get(row["key"], ""))
+        table.add_row(escape(row["key"]), *(cells[name] for name in columns))
     return table
+
+
+def _useful(row: Mapping[str, Any]) -> bool:
+    return row["useful_step_fraction"] is not None
+
+
+def _cells(row: Mapping[str, Any], role: str) -> dict[str, str]:
+    """What a row shows, by column."""
+    wire = row["wire"]
+    return {
+        "role": role,
+        "outcome": row["outcome"],
+        "search": format_ratio(row["ratio"]),
+        "forward": format_seconds(row["forward_seconds"]),
+        "backward": format_seconds(row["backward_seconds"]),
+        "step": format_seconds(row["step_seconds"]),
+        "backward tok/s": format_rate(row["median_backward_tokens_per_second"]),
+        "all steps": format_rate(row["backward_tokens_per_second"]),
+        "end-to-end": format_rate(row["end_to_end_tokens_per_second"]),
+        "wire": f"{wire['dtype']} {format_bytes(wire['bytes'])}" if wire else "-",
+        "calls": str(wire["calls"]) if wire else "-",
+        "memory": format_bytes(row["peak_memory_bytes"]),
+        "skipped": "-" if row["skipped_steps"] is None else str(row["skipped_steps"]),
+        USEFUL: format_share(row["useful_step_fraction"]),
+        "probes": str(row["probes"]),
+    }
 
 
 def _roles(result: Mapping[str, Any]) -> dict[str, str]:

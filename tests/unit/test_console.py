@@ -296,17 +296,17 @@ PHASES = {
 def test_what_was_spent_stands_beside_what_was_planned() -> None:
     planned = {"setups": 5, "probes": None, "minutes": 3, "phases": PHASES}
     assert spent_lines(result_of({BF16: GAIN}, planned=planned)) == [
-        "search   1 launch (planned 1), 6 probes (planned 7), 0.5 minutes (planned 0.4 to 0.7)",
-        "race     3 launches (planned 3 to 8), 9 probes (planned 9 to 40), "
+        "search    1 launch (planned 1), 6 probes (planned 7), 0.5 minutes (planned 0.4 to 0.7)",
+        "race      3 launches (planned 3 to 8), 9 probes (planned 9 to 40), "
         "0.5 minutes (planned 0.5 to 2.2)",
-        "confirm  6 launches, 24 probes, 1.0 minutes",
-        "in all   10 launches, 33 probes, 2.0 minutes; budget 3 minutes",
-        "pruning  saved 1.5 s",
+        "confirm   6 launches, 24 probes, 1.0 minutes",
+        "in all    10 launches, 33 probes, 2.0 minutes; budget 3 minutes",
+        "pruning   saved 1.5 s",
     ]
 
 
 def test_what_a_run_did_not_keep_of_its_costs_is_not_made_up() -> None:
-    assert spent_lines(result_of({BF16: GAIN}, spent={})) == ["pruning  saved 1.5 s"]
+    assert spent_lines(result_of({BF16: GAIN}, spent={})) == ["pruning   saved 1.5 s"]
 
 
 def plan(**planned: Any) -> dict[str, Any]:
@@ -318,6 +318,8 @@ def plan(**planned: Any) -> dict[str, Any]:
         "setups": [BF16.key],
         "baseline": make_setup().key,
         "removed": [{"restriction": "no-fp32", "count": 1, "reason": "why"}],
+        "closed": [],
+        "scales": {},
         "planned": {"setups": 1, "probes": None, "minutes": 3, **planned},
     }
 
@@ -334,9 +336,9 @@ def test_a_plan_with_known_costs_shows_ranges_for_each_phase_and_where_they_are_
     lines = plan_lines(plan(phases=PHASES, **{"from": "one calibrating launch"}))
     assert lines[-5:] == [
         "expected cost, from one calibrating launch:",
-        "  search   1 launch, 7 probes, 0.4 to 0.7 minutes",
-        "  race     3 to 8 launches, 9 to 40 probes, 0.5 to 2.2 minutes",
-        "  in all   4 to 9 launches, 16 to 47 probes, 0.9 to 2.9 minutes",
+        "  search    1 launch, 7 probes, 0.4 to 0.7 minutes",
+        "  race      3 to 8 launches, 9 to 40 probes, 0.5 to 2.2 minutes",
+        "  in all    4 to 9 launches, 16 to 47 probes, 0.9 to 2.9 minutes",
         "budget: 3 minutes",
     ]
 

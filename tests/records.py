@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.outcome import Phase, Probe
@@ -138,3 +139,23 @@ def about_of(*candidates: Setup, most: int = 6, **changes: Any) -> dict[str, Any
         "cuts": [],
         **changes,
     }
+
+
+def trained(
+    probes: Sequence[Probe], *, steps: int = 20, skips: int = 0, useful: float | None = None
+) -> list[Probe]:
+    """The probes; those with a loss scale trained so many steps and skipped so many of them."""
+    known: dict[str, Any] = {
+        "trained_steps": steps,
+        "trained_skips": skips,
+        "useful_step_fraction": useful,
+    }
+    return [
+        replace(
+            probe,
+            outcome=replace(probe.outcome, measurement=replace(probe.outcome.measurement, **known)),
+        )
+        if probe.setup.loss_scale is not None and probe.outcome.measurement is not None
+        else probe
+        for probe in probes
+    ]

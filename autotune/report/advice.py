@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autotune.report import claims, conditions
+from autotune.report import claims, conditions, training
 from autotune.report.evidence import Evidence
 from autotune.report.warning import Warning
 
 
 def advise(found: Evidence, run: str) -> list[Warning]:
-    """The warnings: about the verdict first, then about the conditions of measuring.
+    """The warnings: on the verdict, on training, on the conditions of measuring.
 
     Args:
         found: The run and its decisions.
@@ -21,6 +21,13 @@ def advise(found: Evidence, run: str) -> list[Warning]:
         *claims.backward_only(found),
         *claims.end_to_end(found),
         *claims.budget(found, run),
+        *training.gate(found),
+        *training.gate_warning(found),
+        *training.ungated(found, run),
+        *training.wire_at_scale(found),
+        *training.skips(found),
+        *training.limits(found),
+        *training.unread(found),
         *conditions.noise_above_margin(found),
         *conditions.mean_median(found),
         *conditions.unsteady(found),

@@ -143,7 +143,7 @@ def end_to_end(found: Evidence) -> Iterator[Warning]:
 
 def _rivals(found: Evidence) -> Sequence[Rival]:
     """Every setup but the winner: by the confirmation, or else by the search."""
-    searched = {item.setup: item for item in found.ranked}
+    searched = {item.setup: item for item in found.sound}
     claims = found.verdict.claims if found.verdict else ()
     claimed = {
         item.setup: Standing(item.setup, item.backward.ratio, item.end_to_end.ratio)

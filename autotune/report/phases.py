@@ -21,7 +21,7 @@ def screening_part(found: Evidence) -> dict[str, Any] | None:
     race = found.about.get("race")
     if race is None:
         return None
-    best = winner(found.ranked)
+    best = winner(found.sound)
     entrants = zip(map(Setup.from_dict, race["entrants"]), race["log_ratios"], strict=True)
     return {
         "winner": best.setup.key if best else None,
@@ -72,6 +72,15 @@ def spent_part(found: Evidence) -> dict[str, Any]:
         "saved_seconds": sum(probe.outcome.saved_seconds for probe in found.probes),
         "phases": phases,
     }
+
+
+def numerics_cost(found: Evidence) -> dict[str, float] | None:
+    """Seconds of the readings and their share of the whole run's; None where nothing was kept."""
+    spent = spent_part(found)
+    if "numerics" not in spent["phases"] or not spent["wall_seconds"]:
+        return None
+    seconds = spent["phases"]["numerics"]["seconds"]
+    return {"seconds": seconds, "share": seconds / spent["wall_seconds"]}
 
 
 def _total(phases: Mapping[str, Mapping[str, float]], name: str) -> float | None:

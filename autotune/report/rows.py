@@ -10,21 +10,27 @@ from typing import Any
 
 from autotune.decide import Standing
 from autotune.outcome import Collective, Measurement, Probe
+from autotune.report.evidence import Evidence
+from autotune.report.gates import reason
+from autotune.report.plain import plain
 from autotune.setup import Setup
 
 
-def setup_rows(probes: Sequence[Probe], ranked: Sequence[Standing]) -> list[dict[str, Any]]:
+def setup_rows(found: Evidence) -> list[dict[str, Any]]:
     """One row a setup over its probes of all phases: the best of the search first.
 
     ``ratio`` and ``end_to_end_ratio`` are those of the search alone.
     """
-    order = {standing.setup: position for position, standing in enumerate(ranked)}
+    order = {standing.setup: position for position, standing in enumerate(found.ranked)}
     by_setup: dict[Setup, list[Probe]] = {}
-    for probe in probes:
+    for probe in found.probes:
         by_setup.setdefault(probe.setup, []).append(probe)
-    ratios = {standing.setup: standing for standing in ranked}
+    ratios = {standing.setup: standing for standing in found.ranked}
     setups = sorted(by_setup, key=lambda setup: order.get(setup, len(order)))
-    return [_row(setup, by_setup[setup], ratios.get(setup)) for setup in setups]
+    return [
+        {**_row(setup, by_setup[setup], ratios.get(setup)), **_judged(found, setup)}
+        for setup in setups
+    ]
 
 
 def _row(setup: Setup, probes: Sequence[Probe], standing: Standing | None) -> dict[str, Any]:
@@ -46,7 +52,27 @@ def _row(setup: Setup, probes: Sequence[Probe], standing: Standing | None) -> di
         for probe in good or probes
         if probe.outcome.measurement is not None
     ]
-    return {**row, **_means(measured), "gates": []}
+    return {
+        **row,
+        **_means(measured),
+        "useful_step_fraction": useful_steps(good or probes, setup),
+    }
+
+
+def useful_steps(probes: Sequence[Probe], setup: Setup) -> float | None:
+    """Share of the real run's steps that apply an update, by the setup's last probe that has it."""
+    for probe in reversed(probes):
+        measured = probe.outcome.measurement
+        if probe.setup == setup and measured and measured.useful_step_fraction is not None:
+            return measured.useful_step_fraction
+    return None
+
+
+def _judged(found: Evidence, setup: Setup) -> dict[str, Any]:
+    """What the gates say; a setup that one of them refuses is unsafe, however fast it is."""
+    row: dict[str, Any] = {"gates": plain(found.gates.results(setup))}
+    refused = found.gates.refusal(setup)
+    return row if refused is None else {**row, "outcome": "unsafe", "reason": reason(refused)}
 
 
 def _means(measured: Sequence[Measurement]) -> dict[str, Any]:

@@ -21,6 +21,13 @@ class WarningKind(str, Enum):
     BACKWARD_ONLY = "backward-only"
     END_TO_END = "end-to-end"
     BUDGET = "budget"
+    GATE = "gate"
+    GATE_WARNING = "gate-warning"
+    UNGATED = "ungated"
+    WIRE_AT_SCALE = "wire-at-scale"
+    SKIPS = "skips"
+    LIMITS = "limits"
+    UNREAD = "unread"
 
 
 @dataclass(frozen=True, slots=True)

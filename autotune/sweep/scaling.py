@@ -11,7 +11,7 @@ from autotune.numerics.names import scale_name, trace_name
 from autotune.numerics.policy import Limits, PolicyScore, choose, evaluate, explain
 from autotune.readings import ScaleTrace
 from autotune.scales import DEFAULTS, all_scales
-from autotune.search.loss_scale import search_scales
+from autotune.search import search_scales
 from autotune.setup import LossScale, Setup, scaler_of
 from autotune.sweep.bench import Bench
 

@@ -14,7 +14,7 @@ from autotune.events import Event
 from autotune.launch import LocalLauncher, Machine, describe_machine
 from autotune.launch.describe import worker_environment
 from autotune.scales import all_scales
-from autotune.search import Store
+from autotune.search import MOST_POLICIES, Store
 from autotune.setup import scaler_of
 from autotune.space import Context, make_baseline, make_space
 from autotune.spec import Budget, Spec, read_spec
@@ -121,13 +121,14 @@ def describe_plan(
 
 
 def scale_counts(plan: Plan) -> dict[str, int]:
-    """How many loss scales would be replayed for each scaler of the space."""
+    """How many loss scales would be replayed, at most, for each scaler of the space."""
     scalers = {
         scaler_of(setup.backend, setup.zero_stage)
         for setup in plan.space.valid()
         if setup.loss_scale
     }
-    return {scaler: len(all_scales(plan.space.scales, scaler)) for scaler in sorted(scalers)}
+    numbers = {scaler: len(all_scales(plan.space.scales, scaler)) for scaler in sorted(scalers)}
+    return {scaler: min(MOST_POLICIES, number) for scaler, number in numbers.items()}
 
 
 def known_costs(made: Made, runs: Path) -> tuple[Costs, str] | None:

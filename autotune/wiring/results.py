@@ -31,7 +31,7 @@ def open_run(folder: Path) -> Store:
 def result_of(store: Store) -> dict[str, Any]:
     """The result of the run so far, as in the result file."""
     run = "RUN" if store.folder is None else str(store.folder)
-    return build_result(store.about["name"], store.probes(), store.about, run=run)
+    return build_result(store.about["name"], store.probes(), store.about, store.findings(), run=run)
 
 
 def write_result(store: Store) -> dict[str, Any]:

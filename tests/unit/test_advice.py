@@ -86,11 +86,18 @@ def test_every_kind_of_warning_has_a_name_of_its_own_for_the_result_file() -> No
         "drift",
         "end-to-end",
         "few-launches",
+        "gate",
+        "gate-warning",
+        "limits",
         "mean-median",
         "noise-above-margin",
+        "skips",
         "throttled",
         "unconfirmed",
+        "ungated",
+        "unread",
         "unsteady-steps",
+        "wire-at-scale",
     ]
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.report import build_result, find_probe, write_json
-from tests.build import make_measurement, make_probe
+from autotune.search import Store
+from autotune.wiring.results import result_of
+from tests.build import make_measurement, make_probe, make_setup
+from tests.findings import FP16, TARGET, examined, make_findings
 from tests.records import (
     BASELINE,
     BF16,
@@ -25,15 +28,26 @@ from tests.records import (
     blocks,
     run_of,
     searched,
+    trained,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "result" / "result.json"
-ALMOST = tuple(ratio - 0.03 for ratio in GAIN)  # of BF16_FP32_WIRE, always behind BF16
+UNSAFE = make_setup(precision="fp16", grad_comm_dtype="fp16", zero_stage=0)
+ALMOST = tuple(ratio - 0.03 for ratio in GAIN)  # of a second candidate, always behind BF16
 
 
 def confirmed() -> dict[str, Any]:
     probes = run_of({BF16: GAIN, BF16_FP32_WIRE: ALMOST})
     return build_result("tried", probes, about_of(BF16, BF16_FP32_WIRE))
+
+
+def with_findings() -> dict[str, Any]:
+    """A confirmed result with a finding of every kind, an fp16 candidate and a refused setup."""
+    probes = trained(run_of({BF16: GAIN, FP16: ALMOST}), skips=1, useful=0.9981)
+    probes.append(make_probe(len(probes), UNSAFE, backward=0.06, end_to_end=0.4))
+    about = about_of(BF16, FP16, target=dict(TARGET), gates={"loss-band": 0.02})
+    findings = make_findings(**examined(FP16), **examined(UNSAFE, gain=1e-5))
+    return build_result("tried", probes, about, findings)
 
 
 def searching() -> dict[str, Any]:
@@ -53,7 +67,7 @@ def rounded(value: Any) -> Any:
 
 
 def test_the_result_is_the_golden_file(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    write_json(tmp_path / "result.json", rounded(confirmed()))
+    write_json(tmp_path / "result.json", rounded(with_findings()))
     text = (tmp_path / "result.json").read_text()
     if request.config.getoption("--update-golden"):
         GOLDEN.write_text(text)
@@ -268,6 +282,21 @@ def test_a_probe_is_found_by_the_key_of_its_setup() -> None:
 def test_an_export_of_what_was_not_measured_is_refused(key: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         find_probe(searched(), key)
+
+
+def test_a_value_that_json_lacks_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "result.json", {"ratio": float("nan")})
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_the_result_of_a_run_has_what_its_store_has_found() -> None:
+    store = Store(None, create=True)
+    store.describe({"name": "tried", **about_of(target=dict(TARGET))})
+    assert result_of(store)["numerics"] is None
+    for name, finding in make_findings().items():
+        store.find(name, finding)
+    assert result_of(store)["numerics"]["target"] == TARGET
 
 
 def test_writing_replaces_the_file_as_a_whole(tmp_path: Path) -> None:

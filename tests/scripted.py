@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.events import BlockStarted, Event, ProbeFinished
-from autotune.launch import Judge, Launch, Machine
+from autotune.launch import Judge, Launch, LaunchFailedError, Machine
 from autotune.outcome import Outcome, OutcomeKind
-from autotune.readings import Reading
+from autotune.readings import Exposure, Reading
 from autotune.request import ProbeRequest, ReadingRequest
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.spec import read_spec
 from autotune.sweep import Plan, Sweep
+from autotune.sweep.wants import always_reduces
 from autotune.wiring.plan import plan_of
 from tests.build import make_measurement
 from tests.readings import READINGS
@@ -100,6 +101,9 @@ class ScriptedLauncher:
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     readings: Callable[[ReadingRequest], Reading | Outcome] = sound_reading
     asked: list[ReadingRequest] = field(default_factory=list)
+    alone: list[int] = field(default_factory=list)  # launches of one rank
+    broken: Callable[[int, bool], bool] = lambda number, alone: False  # launches that never start
+    serving_alone: bool = False  # while ``readings`` answers
 
     def clock(self) -> float:
         return self.seconds
@@ -108,7 +112,11 @@ class ScriptedLauncher:
         self.started.append(number)
         self.seconds += LAUNCH_SECONDS + (self.cold_seconds if len(self.started) == 1 else 0.0)
         self.where = Where("search", None, 0)
-        return ScriptedLaunch(self)
+        if alone:
+            self.alone.append(number)
+        if self.broken(number, alone):
+            raise LaunchFailedError("No workers.")
+        return ScriptedLaunch(self, alone=alone)
 
     def hear(self, event: Event) -> None:
         if isinstance(event, BlockStarted):
@@ -120,6 +128,7 @@ class ScriptedLauncher:
 @dataclass
 class ScriptedLaunch:
     launcher: ScriptedLauncher
+    alone: bool = False
     alive: bool = True
     others_busy: float | None = None
     served: list[Setup] = field(default_factory=list)
@@ -141,7 +150,14 @@ class ScriptedLaunch:
     def read(self, request: ReadingRequest, deadline_seconds: float) -> Reading | Outcome:
         self.launcher.seconds += PROBE_SECONDS
         self.launcher.asked.append(request)
-        return self.launcher.readings(request)
+        self.launcher.serving_alone = self.alone
+        found = self.launcher.readings(request)
+        if isinstance(found, Outcome):
+            self.alive = found.kind not in ("crash", "hang", "oom")
+        if isinstance(found, Exposure) and always_reduces(request.setup):
+            seconds = found.unsynced_seconds if self.alone else found.synced_seconds
+            return Exposure(synced_seconds=seconds, unsynced_seconds=())
+        return found
 
     def stop(self) -> None:
         self.alive = False
@@ -152,6 +168,24 @@ class ScriptedLaunch:
 
 class Killed(BaseException):
     """Stands for a kill -9 of the controller."""
+
+
+def nth(number: int, act: Callable[[], None], *kinds: type) -> Callable[[Event], None]:
+    """Acts at event ``number``, from 1, of the kinds; of any where none is named."""
+    count = 0
+
+    def listen(event: Event) -> None:
+        nonlocal count
+        if not kinds or isinstance(event, kinds):
+            count += 1
+            if count == number:
+                act()
+
+    return listen
+
+
+def die() -> None:
+    raise Killed
 
 
 def killer(after: int) -> Callable[[Event], None]:
@@ -167,8 +201,13 @@ def killer(after: int) -> Callable[[Event], None]:
     return listen
 
 
-def new_store(plan: Plan) -> Store:
-    store = Store(None, create=True)
+def new_store(plan: Plan, folder: Path | None = None) -> Store:
+    store = Store(folder, create=True)
+    describe(store, plan)
+    return store
+
+
+def describe(store: Store, plan: Plan) -> None:
     store.describe(
         {
             "name": plan.spec.name,
@@ -177,9 +216,15 @@ def new_store(plan: Plan) -> Store:
             "removed": [],
             "planned": {},
             "fingerprint": {"measure": {"warm_up_cap": 12}},
+            "gates": dict(plan.spec.gates),
+            "target": {
+                "world_size": plan.target_world_size,
+                "steps": plan.horizon,
+                "learning_rate": plan.learning_rate,
+                "assumed": [],
+            },
         }
     )
-    return store
 
 
 def make_sweep(plan: Plan, store: Store, launcher: ScriptedLauncher) -> Sweep:

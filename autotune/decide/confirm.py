@@ -117,14 +117,23 @@ def peak_of(state: State, setup: Setup) -> float:
     return fmean(peaks) if peaks else 0.0
 
 
-def candidates(race: State, screened: Mapping[Setup, float], noise_floor: float) -> Candidates:
+def candidates(
+    race: State,
+    screened: Mapping[Setup, float],
+    noise_floor: float,
+    risky: frozenset[Setup] = frozenset(),
+) -> Candidates:
     """The leader, the setup that the tie rule prefers, and the next best.
+
+    Where all of them are risky, the best that is not comes in, even if the race found it slower:
+    the choice between more speed and less risk needs its numbers.
 
     Args:
         race: The race when it is over, or before its first block when it was skipped.
         screened: Log ratio of each entrant to the baseline in the search; used without blocks.
         noise_floor: Standard deviation of the log ratio of two probes of one setup in one
             launch; used as the spread when the race had fewer than 2 blocks.
+        risky: As in `State`.
 
     Returns:
         The distance is that of the nearer end of the expected gain's range, +- 2 standard
@@ -133,7 +142,7 @@ def candidates(race: State, screened: Mapping[Setup, float], noise_floor: float)
     ranked = sorted(race.setups, key=lambda setup: _gain(race, setup, screened), reverse=True)
     if not ranked:
         return Candidates((), 0.0, 0)
-    chosen = _leader_and_rivals(race, ranked)
+    chosen = _with_a_safe_one(race, _leader_and_rivals(race, ranked), screened, risky)
     spread = spread_of(race) if len(race.rows) > 1 else noise_floor
     error = spread / math.sqrt(max(1, len(race.rows)))
     margin = race.rules.log_margin
@@ -157,6 +166,23 @@ def _leader_and_rivals(race: State, ranked: Sequence[Setup]) -> tuple[Setup, ...
     return (leader, safest, *rest[: RIVALS - 1])
 
 
+def _with_a_safe_one(
+    race: State,
+    chosen: tuple[Setup, ...],
+    screened: Mapping[Setup, float],
+    risky: frozenset[Setup],
+) -> tuple[Setup, ...]:
+    if not risky.issuperset(chosen):
+        return chosen
+    failed = {item.setup for item in race.out if item.failed}
+    safe = [item for item in race.entrants if item not in risky | failed]
+    if not safe:
+        return chosen
+    leader, *others = chosen
+    best = max(safe, key=lambda item: screened.get(item, 0.0))
+    return (leader, best, *others[: RIVALS - 1])
+
+
 def _gain(race: State, setup: Setup, screened: Mapping[Setup, float]) -> float:
     """Log ratio to the baseline by the race, or by the search where no block was run."""
     return fmean(against_baseline(race, setup)) if race.rows else screened[setup]
@@ -170,6 +196,7 @@ def planned_confirmation(rules: Rules, baseline: Setup, plan: Mapping[str, Any])
         tuple(map(Setup.from_dict, plan["setups"])),
         distance=plan["distance"],
         most=plan["most"],
+        risky=frozenset(map(Setup.from_dict, plan.get("risky", []))),
     )
 
 
@@ -179,6 +206,8 @@ def verdict(state: State) -> Verdict:
     ``confirmed``: the interval of a candidate lies above 1 + margin, with Bonferroni over the
     candidates. ``keep-baseline``: those of all candidates lie below it. ``inconclusive``:
     otherwise, with fewer than `LEAST_LAUNCHES` launches, or when the baseline differs from itself.
+
+    A risky candidate is passed over, however fast, where another one is confirmed.
     """
     assert state.stage == "confirm"
     if not state.entrants:
@@ -218,7 +247,7 @@ def _control(state: State) -> Estimate:
 
 def _judge(state: State, control: Estimate) -> Verdict:
     claims = _claims(state, claim_confidence(state.rules, len(state.entrants)))
-    able = [claim for claim in claims if claim.may_win]
+    able = _safe(state, [claim for claim in claims if claim.may_win])
     alike = _alike(state, able)
     shown = _shown(state, alike) or _shown(state, able)
     name, why = _name(state, bool(able), bool(shown), control)
@@ -237,6 +266,12 @@ def _judge(state: State, control: Estimate) -> Verdict:
         claims=claims,
         out=state.out,
     )
+
+
+def _safe(state: State, able: Sequence[Claim]) -> Sequence[Claim]:
+    """Without the risky ones, if any other is shown to gain."""
+    safe = [claim for claim in able if claim.setup not in state.risky]
+    return safe if _shown(state, safe) else able
 
 
 def _shown(state: State, claims: Sequence[Claim]) -> list[Claim]:

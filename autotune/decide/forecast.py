@@ -86,6 +86,7 @@ def forecast(
     """
     launches = math.ceil(setups / probes_per_launch)
     probes = _with_baselines(setups, baseline_every) + max(0, launches - 1)
+    launches += bool(readings.launches)  # the first start of a run is charged to the search
     entrants = min(MOST_ENTRANTS, setups)
     looks = Rules().looks if entrants > 1 else (0, 0)
     few, many = min(2, entrants) + 1, entrants + 1
@@ -110,7 +111,7 @@ def _numerics(setups: int, costs: Costs, budget: Amount, readings: Readings) -> 
     few, many = (
         readings.probes + gates * (GROUND + number * GATE) for number in (2, _most(setups))
     )
-    launches = readings.launches + gates
+    launches = max(0, readings.launches - 1) + gates
     most = budget.seconds * SHARES["numerics"] / 60
     low = (launches * costs.launch_seconds + few * costs.probe_seconds) / 60 * FASTER
     high = (launches * costs.launch_seconds + many * costs.probe_seconds) / 60 * SLOWER

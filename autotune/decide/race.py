@@ -113,11 +113,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A setup that left, after how many complete blocks, and why."""
+    """A setup that left, after how many complete blocks, and why; whether a probe of it failed."""
 
     setup: Setup
     blocks: int
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,8 @@ class State:
         most: Complete blocks that may be wanted at most.
         distance: Log ratio between the expected gain and the margin, fixed before the
             confirmation.
+        risky: Setups that are warned of in the real run; a confirmation prefers others that
+            gain.
         rows: Complete blocks.
         open: Observations of the block under way, all of one launch.
         out: Setups that left.
@@ -152,6 +155,7 @@ class State:
     wanted: int
     most: int
     distance: float = 0.0
+    risky: frozenset[Setup] = frozenset()
     rows: tuple[Row, ...] = ()
     open: tuple[Observation, ...] = ()
     out: tuple[Out, ...] = ()
@@ -182,7 +186,13 @@ def start_race(rules: Rules, baseline: Setup, entrants: tuple[Setup, ...]) -> St
 
 
 def start_confirmation(
-    rules: Rules, baseline: Setup, entrants: tuple[Setup, ...], *, distance: float, most: int
+    rules: Rules,
+    baseline: Setup,
+    entrants: tuple[Setup, ...],
+    *,
+    distance: float,
+    most: int,
+    risky: frozenset[Setup] = frozenset(),
 ) -> State:
     """A confirmation before its first probe.
 
@@ -192,6 +202,7 @@ def start_confirmation(
         entrants: The candidates.
         distance: Log ratio between the expected gain and the margin.
         most: Launches that it may take.
+        risky: As in `State`.
     """
     others = tuple(setup for setup in entrants if setup != baseline)
     return State(
@@ -203,6 +214,7 @@ def start_confirmation(
         wanted=min(LEAST_LAUNCHES, most),
         most=most,
         distance=distance,
+        risky=risky,
     )
 
 
@@ -259,12 +271,12 @@ def _failed(state: State, observation: Observation) -> State:
     if observation.kind in LOSES_LAUNCH and state.lost.count(setup) < TOLERATED:
         return replace(state, open=(), lost=(*state.lost, setup))
     reason = f"{observation.kind}: {observation.reason}"
-    state = _leave(state, {setup: reason})
+    state = _leave(state, {setup: reason}, failed=True)
     return replace(state, open=()) if observation.kind in LOSES_LAUNCH else _completed(state)
 
 
-def _leave(state: State, reasons: Mapping[Setup, str]) -> State:
-    leaving = [Out(setup, len(state.rows), reason) for setup, reason in reasons.items()]
+def _leave(state: State, reasons: Mapping[Setup, str], *, failed: bool = False) -> State:
+    leaving = [Out(setup, len(state.rows), reason, failed) for setup, reason in reasons.items()]
     staying = tuple(setup for setup in state.setups if setup not in reasons)
     return replace(state, setups=staying, out=(*state.out, *leaving))
 

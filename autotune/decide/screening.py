@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,17 +68,26 @@ def _near(
     return [item for item in near if item.setup != baseline], best
 
 
-def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | None) -> Screened:
+def screen(
+    ranked: Sequence[Standing],
+    baseline: Setup,
+    noise_floor: float | None,
+    risky: Collection[Setup] = (),
+) -> Screened:
     """Keeps setups near the leader, at most `MOST_ENTRANTS`; the baseline needs no place.
+
+    Where all of them are risky, the best of the others that gains takes the second place, however
+    far behind it is: it is what may be chosen in their stead.
 
     Args:
         ranked: Standings, the best backward ratio first.
         baseline: What the user has today.
         noise_floor: As `noise_floor` gives it; None when it is not known.
+        risky: Setups that are warned of in the real run.
     """
     limit = screening_limit(noise_floor)
     near, best = _near(ranked, baseline, limit)
-    kept = near[:MOST_ENTRANTS]
+    kept = _with_a_safe_one(near[:MOST_ENTRANTS], ranked, baseline, risky)
     others = [item for item in ranked if item not in kept and item.setup != baseline]
     return Screened(
         entrants=tuple(item.setup for item in kept),
@@ -86,6 +95,21 @@ def screen(ranked: Sequence[Standing], baseline: Setup, noise_floor: float | Non
         dropped=tuple(Out(item.setup, 0, _why(item, near, limit, best)) for item in others),
         limit=limit,
     )
+
+
+def _with_a_safe_one(
+    kept: Sequence[Standing], ranked: Sequence[Standing], baseline: Setup, risky: Collection[Setup]
+) -> list[Standing]:
+    safe = (
+        item
+        for item in ranked
+        if item.setup not in risky and item.setup != baseline and item.may_win and item.ratio > 1
+    )
+    best = next(safe, None)
+    if not kept or best is None or any(item.setup not in risky for item in kept):
+        return list(kept)
+    leader, *others = kept
+    return [leader, best, *others[: MOST_ENTRANTS - 2]]
 
 
 def _why(item: Standing, near: Sequence[Standing], limit: float, best: float) -> str:

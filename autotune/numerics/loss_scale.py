@@ -13,12 +13,13 @@ from autotune.setup import LossScale, Scaler
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Powers = NDArray[np.int8]  # small, because real runs are long
 # Scales at which applied steps are counted: those that a trace knows, one for all above, and
 # below them what torch, which has no floor, may fall to; 2 ** -48 stands for all below.
 OCCUPIED = range(LEAST_POWER - 48, MOST_POWER + 2)
 NEVER = -1
-# torch keeps the scale in fp32: half of the smallest number is 0, and the largest does not grow.
-SMALLEST_FP32, LARGEST_FP32 = 2.0**-149, 2.0**127
+MOST_ENTRIES = 2**26  # of the table of overflows, 4 bytes each
+SMALLEST_FP32 = 2.0**-149  # torch keeps the scale in fp32: half of it is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,16 @@ class Replay:
 def replay(
     scaler: Scaler,
     policies: Sequence[LossScale],
-    finite_powers: Sequence[int] | Ints,
+    finite_powers: Sequence[int] | Powers,
     *,
     consecutive_hysteresis: bool = False,
 ) -> Replay:
     """Trains every policy through the same overflows.
 
-    A step overflows when its scale is above ``2 ** finite_powers[step]``. Nothing happens to a
-    scale between two overflows and growths, so each policy jumps from one such event to its next.
+    A step overflows when its scale is above ``2 ** finite_powers[step]``, and at any scale where
+    that is below `LEAST_POWER`: scales below the least that was tried count as that one.
+    Nothing happens to a scale between two overflows and growths, so each policy jumps from one
+    such event to its next.
 
     The rules are those of ``DynamicLossScaler.update_scale`` (it raises when it overflows at the
     floor) and ``FP16_UnfusedOptimizer._update_scale`` in DeepSpeed 0.19.8, and of
@@ -67,10 +70,38 @@ def replay(
         finite_powers: Of each step, as in `ScaleTrace`, shape (steps,).
         consecutive_hysteresis: DeepSpeed's option to refill the hysteresis at every clean step.
     """
-    run = _Run(scaler, policies, np.asarray(finite_powers, np.int64), consecutive_hysteresis)
+    run = np.asarray(finite_powers, np.int8)[None, :]
+    return _replayed(_Run(scaler, policies, run, consecutive_hysteresis))[0]
+
+
+def replay_runs(scaler: Scaler, policies: Sequence[LossScale], runs: Powers) -> list[Replay]:
+    """Trains every policy through several runs of the same length, as `replay` through one.
+
+    Runs are taken together as far as memory allows: a step of many costs little more than of one.
+
+    Args:
+        scaler: Whose rules apply.
+        policies: What to replay.
+        runs: Finite powers of each run, shape (runs, steps).
+    """
+    rows = max(1, len(np.unique(runs)) * runs.shape[1])
+    together = max(1, MOST_ENTRIES // rows)
+    return [
+        found
+        for begin in range(0, len(runs), together)
+        for found in _replayed(_Run(scaler, policies, runs[begin : begin + together]))
+    ]
+
+
+def _replayed(run: _Run) -> list[Replay]:
     while run.going.size:
         run.advance()
-    return Replay(run.skipped, run.startup, run.applied, run.died_at, run.scale, run.occupancy)
+    columns = (run.skipped, run.startup, run.applied, run.died_at, run.scale, run.occupancy)
+    shape = (run.runs, run.policies)
+    return [
+        Replay(*found)
+        for found in zip(*(item.reshape(*shape, *item.shape[1:]) for item in columns), strict=True)
+    ]
 
 
 def ceil_log2(scale: Floats) -> Ints:
@@ -81,53 +112,66 @@ def ceil_log2(scale: Floats) -> Ints:
 
 
 class Overflows:
-    """For each power of two, the next step that overflows at it."""
+    """For each run and each power of two, the next step that overflows at it."""
 
-    def __init__(self, finite_powers: Ints) -> None:
-        self._steps = len(finite_powers)
-        # Below the least nothing overflows; above the largest everything does.
-        self._least = int(finite_powers.min(initial=MOST_POWER))
-        self._most = int(finite_powers.max(initial=LEAST_POWER - 1))
-        powers = range(self._least + 1, self._most + 1)
-        self._next = np.empty((len(powers), self._steps + 1), np.int64)
-        steps = np.arange(self._steps)
-        for row, power in enumerate(powers):
-            own = np.where(finite_powers < power, steps, self._steps)
-            self._next[row, :-1] = np.minimum.accumulate(own[::-1])[::-1]
-            self._next[row, -1] = self._steps
-        own = np.where(finite_powers >= LEAST_POWER, steps, self._steps)
-        self._finite = np.append(np.minimum.accumulate(own[::-1])[::-1], self._steps)
+    def __init__(self, finite_powers: Powers) -> None:
+        runs, self._steps = finite_powers.shape
+        # Powers between two neighbouring levels overflow in the same steps and share a row.
+        # Up to the least level nothing overflows; above the largest everything does.
+        self._levels = np.unique(finite_powers).astype(np.int64)
+        self._next = np.empty((max(0, len(self._levels) - 1), runs, self._steps + 1), np.int32)
+        for row, level in enumerate(self._levels[1:]):
+            self._next[row] = _next(finite_powers < level)
+        self._finite = _next(finite_powers >= LEAST_POWER)
 
-    def after(self, power: Ints, step: Ints) -> Ints:
+    def after(self, power: Ints, run: Ints, step: Ints) -> Ints:
         """The first step not before ``step`` that overflows; the number of steps if none does."""
         # What overflows at the least power that was tried may do so below it too.
-        power = np.maximum(power, LEAST_POWER)
-        found = np.where(power > self._least, step, self._steps)
-        between = (power > self._least) & (power <= self._most)
-        found[between] = self._next[power[between] - self._least - 1, step[between]]
+        row = np.searchsorted(self._levels, np.maximum(power, LEAST_POWER))
+        found = np.where(row > 0, step, self._steps)
+        between = (row > 0) & (row < len(self._levels))
+        found[between] = self._next[row[between] - 1, run[between], step[between]]
         return found
 
-    def finite_after(self, step: Ints) -> Ints:
+    def finite_after(self, run: Ints, step: Ints) -> Ints:
         """The first step not before ``step`` that some power saves; else the number of steps."""
-        found: Ints = self._finite[step]
-        return found
+        return self._finite[run, step].astype(np.int64)
+
+
+def _next(happens: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """The first step not before each one where it happens, shape (runs, steps + 1)."""
+    runs, steps = happens.shape
+    found = np.full((runs, steps + 1), steps, np.int32)
+    np.copyto(found[:, :-1], np.arange(steps, dtype=np.int32), where=happens)
+    backwards = found[:, ::-1]
+    np.minimum.accumulate(backwards, axis=1, out=backwards)
+    return found
 
 
 class _Run:
-    """Policies on their way through the steps. ``going`` are the indices of the unfinished."""
+    """Every policy on its way through every run. ``going`` are the indices of the unfinished."""
 
     def __init__(
-        self, scaler: Scaler, policies: Sequence[LossScale], finite: Ints, consecutive: bool
+        self,
+        scaler: Scaler,
+        policies: Sequence[LossScale],
+        finite: Powers,
+        consecutive: bool = False,
     ) -> None:
-        def each(values: Sequence[float]) -> Floats:
-            return np.array(values, np.float64)
+        self.policies, (self.runs, self.steps) = len(policies), finite.shape
 
-        number, self.steps = len(policies), len(finite)
+        def each(values: Sequence[float]) -> Floats:
+            return np.tile(np.array(values, np.float64), self.runs)
+
+        number = self.runs * self.policies
+        self.run = np.repeat(np.arange(self.runs), self.policies)
         self.scaler = scaler
         self.consecutive = consecutive
         self.overflows = Overflows(finite)
         self.scale = each([2.0**item.initial_power for item in policies])
-        self.minimum = each([item.minimum for item in policies])
+        # torch's has no floor, whatever the policy says, as stage 0 has no hysteresis.
+        floored = scaler != "grad-scaler"
+        self.minimum = each([item.minimum * floored for item in policies])
         self.window = each([item.window for item in policies]).astype(np.int64)
         self.shift = each([item.hysteresis for item in policies]).astype(np.int64)
         self.left = self.shift.copy()  # overflows until the scale falls
@@ -146,7 +190,7 @@ class _Run:
         going = self.going
         now, scale = self.step[going], self.scale[going]
         power = ceil_log2(scale)
-        overflow = self.overflows.after(power, now)
+        overflow = self.overflows.after(power, self.run[going], now)
         growth = self._growth(going, now)
         event = np.minimum(np.minimum(overflow, growth), self.steps)
         grows = (growth < overflow) & (growth < self.steps)
@@ -175,7 +219,6 @@ class _Run:
         self.left[who] = self.shift[who]
         if self.scaler == "grad-scaler":
             self.since[who] = step
-            who = who[self.scale[who] < LARGEST_FP32]
         self.scale[who] *= 2
 
     def _overflow(self, who: Ints, step: Ints) -> None:
@@ -198,7 +241,7 @@ class _Run:
 
     def _sit(self, who: Ints) -> None:
         """Nothing changes at the floor of stage 0 until a step is finite: no need to walk there."""
-        found = self.overflows.finite_after(self.step[who])
+        found = self.overflows.finite_after(self.run[who], self.step[who])
         self._skip(who, found - self.step[who])
         self.since[who] = found - 1
         self.step[who] = found

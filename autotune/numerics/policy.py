@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.numerics.loss_scale import NEVER, OCCUPIED, Ints, Replay, replay
+from autotune.numerics.loss_scale import NEVER, OCCUPIED, Powers, Replay, replay_runs
 from autotune.readings import LEAST_POWER, ScaleTrace
 from autotune.setup import LossScale, Scaler
 
@@ -75,7 +75,7 @@ class PolicyScore:
 
 def block_bootstrap(
     finite_powers: Sequence[int], steps: int, seed: int, *, as_measured: bool = True
-) -> Ints:
+) -> Powers:
     """A run of ``steps`` steps: the trace as measured, then random blocks of it.
 
     Blocks keep what neighbouring steps have in common. Their length is the square root of the
@@ -90,7 +90,7 @@ def block_bootstrap(
         seed: Of the blocks.
         as_measured: Whether the run begins with the trace; else all of it is drawn.
     """
-    trace = np.asarray(finite_powers, np.int64)
+    trace = np.asarray(finite_powers, np.int8)
     assert len(trace) > 0
     begin = trace if as_measured else trace[:0]
     length = math.ceil(math.sqrt(len(trace)))
@@ -100,7 +100,7 @@ def block_bootstrap(
     return np.concatenate([begin, trace[places.ravel()]])[:steps]
 
 
-def stressed(run: Ints) -> Ints:
+def stressed(run: Powers) -> Powers:
     """The run with what large fp16 runs have seen: a jump, later a collapse and a recovery.
 
     In the second quarter gradients are 4 bits larger. At half of the run the largest finite
@@ -108,9 +108,9 @@ def stressed(run: Ints) -> Ints:
     below the least power that is tried.
     """
     steps = len(run)
-    loss = np.zeros(steps, np.int64)
+    loss = np.zeros(steps, np.int8)
     loss[steps // 4 : steps // 2] = JUMP_BITS
-    fall = np.arange(1, COLLAPSE_BITS + 1)
+    fall = np.arange(1, COLLAPSE_BITS + 1, dtype=np.int8)
     rise = np.repeat(fall[::-1], RECOVERY_STEPS)
     shape = np.concatenate([fall, rise])[: steps - steps // 2]
     loss[steps // 2 : steps // 2 + len(shape)] = shape
@@ -147,8 +147,7 @@ def evaluate(
     if not policies:
         return []
     runs = [block_bootstrap(trace.finite_powers, steps, seed + item) for item in range(replicates)]
-    replays = [replay(scaler, policies, run) for run in runs]
-    stress = replay(scaler, policies, stressed(runs[0]))
+    *replays, stress = replay_runs(scaler, policies, np.stack([*runs, stressed(runs[0])]))
     useful = np.array([item.applied for item in replays]) / steps
     low, high = np.percentile(useful, TAILS, axis=0)
     late = np.mean([item.skipped - item.startup for item in replays], axis=0) / steps
@@ -193,22 +192,30 @@ def infeasible(score: PolicyScore, limits: Limits) -> str | None:
     broken = [name for name, excess in excesses(score, limits).items() if excess > 0]
     if "headroom_bits" in broken:
         return (
-            f"it starts {score.headroom_bits} bits below the largest finite scale, not "
-            f"{limits.headroom_bits:g}"
+            f"it starts {_start(score.headroom_bits)} the largest finite scale, not "
+            f"{limits.headroom_bits:g} bits below it"
         )
     if "lost_norm" in broken:
         return (
-            f"gradients of {100 * score.lost_norm:.2g} % of the norm vanish, over "
+            f"gradients of {100 * score.lost_norm:.3g} % of the norm vanish, over "
             f"{100 * limits.lost_norm:g} %"
         )
     if "survives" in broken:
         return _death(score.policy)
     if "skipped_share" in broken:
         return (
-            f"it skips {100 * score.skipped_share:.2g} % of the steps, over "
+            f"it skips {100 * score.skipped_share:.3g} % of the steps, over "
             f"{100 * limits.skipped_share:g} %"
         )
     return None
+
+
+def _start(headroom_bits: int) -> str:
+    """Where the first scale is, in front of what it is compared with."""
+    if headroom_bits == 0:
+        return "at"
+    bits = "1 bit" if abs(headroom_bits) == 1 else f"{abs(headroom_bits)} bits"
+    return f"{bits} {'below' if headroom_bits > 0 else 'above'}"
 
 
 def _death(policy: LossScale) -> str:
@@ -243,6 +250,8 @@ def explain(
     steps: int,
 ) -> str:
     """Why this loss scale and not the framework's own, in a sentence or two."""
+    if not scores:
+        return "no loss scale of the space starts at or above its own floor."
     if chosen is None:
         best = max(scores, key=lambda score: (score.headroom_bits >= 0, -score.lost_norm))
         return (
@@ -309,7 +318,7 @@ def expected_skips(
         block_bootstrap(trace.finite_powers, steps, seed + item, as_measured=item == 0)
         for item in range(1 + replicates)
     ]
-    skips = [float(replay(scaler, [policy], run).skipped[0]) for run in runs]
+    skips = [float(found.skipped[0]) for found in replay_runs(scaler, [policy], np.stack(runs))]
     low, high = np.percentile(skips[1:], TAILS)
     unseen = RULE_OF_THREE / len(trace.finite_powers) * steps
     # Runs of one sweep train on the same batches, so their chance does not average out.

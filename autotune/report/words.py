@@ -134,6 +134,22 @@ def _wire_at_scale(found: Evidence) -> Iterator[str]:
     for item in predicted(found, setup):
         if item != mine and graded(found, item) == "refuse":
             yield sentence(item, "refuse")
+    yield from _passed_over(found)
+
+
+def _passed_over(found: Evidence) -> Iterator[str]:
+    """Faster candidates that gave way to the winner because of the real run's ranks."""
+    state, verdict = found.confirmation, found.verdict
+    if state is None or verdict is None or verdict.claim is None:
+        return
+    for claim in verdict.claims:
+        risk = own(found, claim.setup)
+        faster = claim.backward.mean > verdict.claim.backward.mean
+        if faster and claim.setup in state.risky and risk and verdict.winner not in state.risky:
+            yield (
+                f"{claim.setup.key} is faster ({claim.backward.ratio:.2f}x) and was passed over: "
+                f"{sentence(risk, graded(found, risk))}"
+            )
 
 
 def _loss_scale(found: Evidence, skips: Sequence[Skips]) -> Iterator[str]:

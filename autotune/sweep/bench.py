@@ -112,7 +112,8 @@ class Bench:
         Raises:
             EnvironmentFailedError: Launches failed again and again.
         """
-        launch = self._start(phase, alone)
+        number, self._launches = self._launches, self._launches + 1
+        launch = self._start(number, phase, alone)
         if launch is None:
             yield None
             return
@@ -126,30 +127,38 @@ class Bench:
         reason = "done" if launch.alive else "lost"
         launch.stop()
         self.save(phase)
-        self.emit(LaunchEnded(launch=self._launches - 1, reason=reason))
+        self.emit(LaunchEnded(launch=number, reason=reason))
 
-    def _start(self, phase: Phase, alone: bool) -> Launch | None:
-        number, self._launches = self._launches, self._launches + 1
+    def _start(self, number: int, phase: Phase, alone: bool) -> Launch | None:
         self.emit(LaunchStarting(launch=number, ranks=1 if alone else self._launcher.ranks))
         started = self._launcher.clock()
         try:
             launch = self._launcher.start(number, alone=alone)
         except LaunchFailedError as error:
-            self._count_failure(str(error), error)
+            if not alone:
+                self._count_failure(str(error), error)
             self.emit(LaunchEnded(launch=number, reason=str(error)))
             return None
         warmed = self._ask(launch, self.plan.baseline, WARMING)
         seconds = self._launcher.clock() - started
-        self.spent.add(phase, PhaseSpent(launches=1, launch_seconds=seconds))
-        self._starts.append(seconds)
-        self.store.describe({"starts": self._starts})
+        self._charge_start(phase, seconds)
+        if not alone:  # one rank starts faster than all
+            self._starts.append(seconds)
+            self.store.describe({"starts": self._starts})
         self.emit(LaunchReady(launch=number, seconds=seconds))
         if launch.alive and warmed.kind == "ok":
             return launch
         launch.stop()
         self.emit(LaunchEnded(launch=number, reason=warmed.reason or warmed.kind))
-        self.baseline_failed(warmed)
+        if not alone:  # what all ranks can hold together may be too much for one
+            self.baseline_failed(warmed)
         return None
+
+    def _charge_start(self, phase: Phase, seconds: float) -> None:
+        """The first start finds cold caches: whoever asks for it, the search would have paid."""
+        payer: Phase = phase if self.spent.total.launches else "search"
+        self.spent.add(payer, PhaseSpent(launches=1, launch_seconds=seconds))
+        self.save(payer)
 
     def baseline_failed(self, outcome: Outcome) -> None:
         """Counts a launch whose baseline gave no number.
@@ -222,8 +231,8 @@ class Bench:
         self.emit(ProbeStarted(number=number, setup=setup, baseline=baseline))
         started = self._launcher.clock()
         outcome = self._ask(launch, setup, measure or self.plan.spec.measure, judge)
-        outcome = self._with_useful_steps(setup, outcome)
         wall = self._launcher.clock() - started
+        outcome = self._with_useful_steps(setup, outcome)
         probe = Probe(
             number=number,
             launch=self._launches - 1,
@@ -250,6 +259,9 @@ class Bench:
             return outcome
         useful = useful_step_fraction(setup, self.store.findings(), self.plan.horizon)
         measured = replace(outcome.measurement, useful_step_fraction=useful)
+        if outcome.kind == "ok" and useful == 0:
+            reason = f"its loss scale lets none of {self.plan.horizon:,} steps apply an update"
+            return replace(outcome, kind="unsafe", reason=reason, measurement=measured)
         return replace(outcome, measurement=measured)
 
     def keep(self, probe: Probe, ratio: float | None) -> None:

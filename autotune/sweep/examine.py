@@ -59,8 +59,9 @@ class Examination:
     def _affords(self, allowed: Amount) -> bool:
         """Whether one more may be examined; the baseline and the leader are at any price."""
         bench = self._bench
-        taken = sum(isinstance(item, Examined) for item in bench.store.findings().values())
-        if taken < 2:
+        known = bench.store.findings()
+        measured = dict.fromkeys((bench.plan.baseline, *(probe.setup for probe in bench.probes)))
+        if sum(gates_name(setup) in known for setup in measured) < 2:
             return True
         spent = bench.spent.phases["numerics"]
         own = spent.seconds - spent.launch_seconds
@@ -68,6 +69,7 @@ class Examination:
         return share and bench.left(allowed).covers(bench.costs.block(1))
 
     def _serve(self, launch: Launch, setups: Sequence[Setup], allowed: Amount) -> None:
+        self._bench.baseline_measured()  # it warmed the launch
         for setup in setups:
             if self._bench.interrupted or not launch.alive or not self._affords(allowed):
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -25,8 +25,9 @@ from autotune.decide.budget import Amount, allowance, blocks_in
 from autotune.decide.confirm import MOST_LAUNCHES
 from autotune.decide.race import LEAST_LAUNCHES
 from autotune.errors import UsageError
-from autotune.events import BudgetCut, Event, PhaseStarted, SweepPlanned
+from autotune.events import BudgetCut, Event, PhaseStarted, SetupLeft, SweepPlanned
 from autotune.launch import Launcher
+from autotune.numerics.gates import GateResult
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.sweep.bench import Bench
@@ -36,6 +37,7 @@ from autotune.sweep.plan import Plan
 from autotune.sweep.qualify import Qualifying
 from autotune.sweep.search_phase import SearchPhase
 from autotune.sweep.survey import Survey
+from autotune.sweep.surveyed import risky, surveyed
 
 NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
 End = Literal["decided", "interrupted"]
@@ -66,8 +68,8 @@ class Sweep:
         Raises:
             EnvironmentFailedError: No launch can measure the baseline.
         """
+        self._survey()
         if "race" not in self._store.about:
-            self._survey()
             self._search()
         race = self._race() if self._found_something() else None
         if race is not None and not self._bench.interrupted:
@@ -76,6 +78,8 @@ class Sweep:
 
     def _found_something(self) -> bool:
         """Whether there is anything to decide: the search was not cut before its first setup."""
+        if "race" in self._store.about:
+            return not self._bench.interrupted
         others = self._plan.space.valid().keys() - {self._plan.baseline}
         tried = any(probe.setup in others for probe in self._bench.probes)
         return not self._bench.interrupted and (tried or not others)
@@ -88,6 +92,8 @@ class Sweep:
             launches: Complete blocks to take at most; by default `MOST_LAUNCHES`.
         """
         if not Examination(self._bench).run(setups, self._plan.budget):
+            if not self._bench.interrupted:
+                self._cut("confirm: skipped, the budget ended before every candidate was examined")
             return self._end()
         sound = self._passing(setups)
         plans = self._store.about.get("confirmations", [])
@@ -95,12 +101,13 @@ class Sweep:
             "setups": [setup.to_dict() for setup in sound],
             "distance": plans[-1]["distance"] if plans else self._plan.rules.log_margin,
             "most": launches or MOST_LAUNCHES,
+            "risky": [setup.to_dict() for setup in self._risky(sound)],
         }
         self._store.describe({"confirmations": [*plans, plan]})
         return self.resume_confirmation()
 
     def _passing(self, setups: Sequence[Setup]) -> list[Setup]:
-        """Those that the gates let through.
+        """Those that the gates let through; the others are named.
 
         Raises:
             UsageError: None is left.
@@ -114,6 +121,10 @@ class Sweep:
                 "The gates refuse every candidate. " + "; ".join(reasons) + ". Name another "
                 "setup, or change the limit under gates in the sweep file."
             )
+        for setup, gate in refused.items():
+            if gate is not None:
+                reason = _unsafe(gate)
+                self._emit(SetupLeft(phase="confirm", setup=setup, reason=reason))
         return sound
 
     def resume_confirmation(self) -> End:
@@ -128,7 +139,11 @@ class Sweep:
 
     def _survey(self) -> None:
         """Takes the values out of the space that need no probe to be ruled out."""
-        self._plan = self._bench.plan = Survey(self._bench).run()
+        if "race" in self._store.about:  # who races is decided, so no reading is needed
+            self._plan = surveyed(self._plan, self._store.findings())
+        else:
+            self._plan = Survey(self._bench).run()
+        self._bench.plan = self._plan
         if not self._bench.interrupted:
             self._store.describe({"removed": [asdict(item) for item in self._plan.space.removed()]})
 
@@ -183,17 +198,18 @@ class Sweep:
         """
         tried = [probe for probe in self._bench.probes if probe.block is None]
         floor = noise_floor(tried)
-        examination = Examination(self._bench)
+        examination, afforded = Examination(self._bench), True
+        self._forget_cut("gates:")
         while True:
             ranked, refused = self._sound(standings(tried, self._plan.baseline))
-            found = screen(ranked, self._plan.baseline, floor)
-            if not examination.left(found.entrants):
+            warned = self._risky(item.setup for item in ranked)
+            found = screen(ranked, self._plan.baseline, floor, warned)
+            if not afforded or not examination.left(found.entrants):
                 break
-            if not examination.run(found.entrants, self._allowed()):
-                found = self._examined(examination, found)
-                break
+            afforded = examination.run(found.entrants, self._allowed())
         if self._bench.interrupted:
             return
+        found = self._examined(examination, found)
         found = replace(found, dropped=(*refused, *found.dropped))
         racing = self._fitting(found.entrants)
         skipped = len(racing) < min(2, len(found.entrants))
@@ -222,13 +238,13 @@ class Sweep:
             if gate is None or item.setup == self._plan.baseline:
                 sound.append(item)
             else:
-                refused.append(Out(item.setup, 0, f"unsafe: {gate.gate}: {gate.text}"))
+                refused.append(Out(item.setup, 0, _unsafe(gate)))
         return sound, refused
 
     def _examined(self, examination: Examination, found: Screened) -> Screened:
         """Only those entrants that the budget allowed to examine."""
         left = examination.left(found.entrants)
-        if self._bench.interrupted:
+        if not left:
             return found
         self._cut(f"gates: {len(left)} of {len(found.entrants)} entrants were not examined")
         out = tuple(Out(setup, 0, "no budget to examine it at the gates") for setup in left)
@@ -282,14 +298,20 @@ class Sweep:
             zip(map(Setup.from_dict, decision["entrants"]), decision["log_ratios"], strict=True)
         )
         floor = decision["noise_floor"] or NOISE_UNKNOWN
-        found = self._affordable(candidates(race, screened, floor))
+        warned = self._risky(screened)
+        found = self._affordable(candidates(race, screened, floor, frozenset(warned)))
         return {
             "setups": [setup.to_dict() for setup in found.setups],
             "distance": found.distance,
             "most": found.launches,
+            "risky": [setup.to_dict() for setup in warned if setup in found.setups],
             "race_out": [_left(out) for out in race.out],
             "race_blocks": len(race.rows),
         }
+
+    def _risky(self, setups: Iterable[Setup]) -> list[Setup]:
+        findings = self._store.findings()
+        return [setup for setup in setups if risky(self._plan, setup, findings)]
 
     def _affordable(self, found: Candidates) -> Candidates:
         """Fewer rivals, then fewer launches, where the rest of the budget asks for it."""
@@ -329,6 +351,10 @@ class Sweep:
         plans[number]["ended"] = len(state.rows)
         self._store.describe({"confirmations": plans})
         self._cut(f"confirm: ended after {len(state.rows)} of {state.wanted} launches")
+
+
+def _unsafe(gate: GateResult) -> str:
+    return f"unsafe: {gate.gate}: {gate.text}"
 
 
 def _left(out: Out) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from autotune.events import Judged
 from autotune.numerics.findings import ScaleChoice
@@ -15,16 +16,26 @@ from autotune.search import search_scales
 from autotune.setup import LossScale, Setup, scaler_of
 from autotune.sweep.bench import Bench
 
+LISTED = "scales"  # what the run keeps beside a choice: the values that it was made among
+
 
 def choose_scales(bench: Bench) -> None:
-    """Replays the loss scales of every scaler and shape that has a trace and no choice yet."""
+    """Replays the loss scales of every scaler and shape that has a trace and no choice yet.
+
+    A choice among other values than the sweep file lists now is made again.
+    """
     known, steps = bench.store.findings(), bench.plan.horizon
+    listed = {field: list(values) for field, values in bench.plan.space.scales.items()}
+    before: dict[str, Any] = bench.store.about.get(LISTED, {})
     scaled = [setup for setup in bench.plan.space.valid() if setup.loss_scale]
     for name, setup in {scale_name(item, steps): item for item in scaled}.items():
         trace = known.get(trace_name(setup))
-        if name not in known and isinstance(trace, ScaleTrace):
+        stands = name in known and before.get(name) == listed
+        if not stands and isinstance(trace, ScaleTrace):
             found = _choose(bench, name, setup, trace)
+            before = {**before, name: listed}
             bench.store.find(name, found)
+            bench.store.describe({LISTED: before})
             bench.emit(Judged(text=found.text))
     bench.save("numerics")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from autotune.decide.exposure import closes, exposed_communication, justification
+from autotune.decide.exposure import Exposed, closes, exposed_communication, justification
 from autotune.events import Judged, PhaseStarted
 from autotune.launch import Launch
 from autotune.numerics.findings import Communication, Finding, Missing, WireErrors
@@ -30,6 +30,7 @@ class Survey:
 
     def run(self) -> Plan:
         """Returns the plan with what was found; all of it is also kept in the store."""
+        self._keep_to_margin()
         left = self._left()
         if left:
             self._bench.emit(PhaseStarted(phase="numerics", setups=len(left), launches=None))
@@ -38,7 +39,8 @@ class Survey:
                 if launch is not None:
                     self._serve(launch, left)
             left = self._left()
-        choose_scales(self._bench)
+        if not self._bench.interrupted:
+            choose_scales(self._bench)
         return surveyed(self._plan, self._bench.store.findings())
 
     def _left(self) -> list[Want]:
@@ -47,17 +49,19 @@ class Survey:
 
     def _serve(self, launch: Launch, left: Sequence[Want]) -> None:
         """Takes readings until all are taken or the launch is of no more use."""
+        self._bench.baseline_measured()  # it warmed the launch
         for want in left:
             if self._bench.interrupted or not launch.alive:
                 return
             reading = self._bench.read(launch, want.ask, want.setup, want.steps)
             if isinstance(reading, Exposure) and not reading.unsynced_seconds:
+                if self._bench.interrupted:
+                    return
                 reading = self._against_one_rank(want, reading)
             found = self._conclude(want, reading)
             self._bench.store.find(want.name, found)
             for text in self._sentences(want, found):
                 self._bench.emit(Judged(text=text))
-        self._bench.baseline_measured()
 
     def _against_one_rank(self, want: Want, synced: Exposure) -> Reading | Outcome:
         """Where a library always reduces, one rank alone does the work without communication."""
@@ -74,19 +78,28 @@ class Survey:
         if isinstance(reading, Outcome):
             return Missing(reason=f"{reading.kind}: {reading.reason}")
         if isinstance(reading, Exposure):
-            return self._communication(want, reading)
+            found = exposed_communication(reading)
+            if found is None:
+                return Missing(reason="too few backward passes could be timed")
+            return self._communication(want.setup.key, found)
         if isinstance(reading, GradientSample):
             return self._wire_errors(reading)
         assert isinstance(reading, ScaleTrace)
         return reading
 
-    def _communication(self, want: Want, reading: Exposure) -> Finding:
-        found = exposed_communication(reading)
-        if found is None:
-            return Missing(reason="too few backward passes could be timed")
+    def _keep_to_margin(self) -> None:
+        """What earlier sessions measured, judged by the margin of this one."""
+        for name, found in self._bench.store.findings().items():
+            if isinstance(found, Communication):
+                exposed = Exposed(found.backward_seconds, found.exposed_seconds, found.interval)
+                now = self._communication(found.setup, exposed)
+                if now != found:
+                    self._bench.store.find(name, now)
+
+    def _communication(self, setup_key: str, found: Exposed) -> Communication:
         closed = closes(found, self._plan.spec.margin)
         return Communication(
-            setup=want.setup.key,
+            setup=setup_key,
             backward_seconds=found.backward_seconds,
             exposed_seconds=found.exposed_seconds,
             interval=found.interval,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autotune.numerics.findings import Communication, Finding, ScaleChoice, WireErrors
 from autotune.numerics.names import communication_name, scale_name, trace_name, wires_name
 from autotune.numerics.policy import evaluate
-from autotune.numerics.reduction import grade, sentence
+from autotune.numerics.reduction import Grade, grade, sentence
 from autotune.numerics.thresholds import Bound
 from autotune.readings import ScaleTrace
 from autotune.setup import LossScale, Setup, scaler_of
@@ -29,7 +29,9 @@ def surveyed(plan: Plan, findings: Findings) -> Plan:
         Restriction(
             "wire-error-at-target",
             _wire_reason(plan, findings),
-            lambda setup, context: setup.grad_comm_dtype in _refused_wires(plan, setup, findings),
+            lambda setup, context: (
+                setup.grad_comm_dtype in _graded_wires(plan, setup, findings, "refuse")
+            ),
         ),
         Restriction(
             "no-loss-scale-trains",
@@ -74,13 +76,18 @@ def _wires(plan: Plan, setup: Setup, findings: Findings) -> WireErrors | None:
     return found if isinstance(found, WireErrors) else None
 
 
-def _refused_wires(plan: Plan, setup: Setup, findings: Findings) -> Sequence[str]:
+def _graded_wires(plan: Plan, setup: Setup, findings: Findings, wanted: Grade) -> Sequence[str]:
     found, bound = _wires(plan, setup, findings), wire_bound(plan)
     return [
         item.wire
         for item in (found.predictions if found else ())
-        if grade(item, warn=bound.warn, refuse=bound.limit) == "refuse"
+        if grade(item, warn=bound.warn, refuse=bound.limit) == wanted
     ]
+
+
+def risky(plan: Plan, setup: Setup, findings: Findings) -> bool:
+    """Whether the setup's wire dtype is warned of at the real run's world size."""
+    return setup.grad_comm_dtype in _graded_wires(plan, setup, findings, "warn")
 
 
 def _wire_reason(plan: Plan, findings: Findings) -> str:

@@ -116,7 +116,7 @@ class Sweep:
         refused = {setup: refused_by(setup, findings, self._plan.thresholds) for setup in setups}
         sound = [setup for setup, gate in refused.items() if gate is None]
         if not sound:
-            reasons = [f"{setup.key}: {gate.text}" for setup, gate in refused.items() if gate]
+            reasons = [f"{setup.key}: {_unsafe(gate)}" for setup, gate in refused.items() if gate]
             raise UsageError(
                 "The gates refuse every candidate. " + "; ".join(reasons) + ". Name another "
                 "setup, or change the limit under gates in the sweep file."

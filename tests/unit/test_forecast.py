@@ -77,3 +77,13 @@ def test_no_phase_is_expected_to_exceed_what_it_may_spend(
         assert item.minutes[0] <= item.minutes[1] <= share * seconds / 60 + 1e-9
         assert item.launches[0] <= item.launches[1]
         assert item.probes[0] <= item.probes[1] <= math.ceil(min(1e9, share * probes))
+
+
+def test_the_first_start_of_readings_is_one_of_the_searchs() -> None:
+    """It finds cold caches, which a sweep without readings would find too."""
+    without, read = planned(19), planned(19, readings=Readings(exposures=2, alone=1))
+    assert without["search"].launches == (1, 1)
+    assert read["search"].launches == (2, 2)
+    assert read["search"].probes == without["search"].probes
+    assert without["numerics"].launches == (1, 1)
+    assert read["numerics"].launches == (2, 2)  # one rank alone, and the gates

@@ -60,7 +60,7 @@ def event_line(event: Event) -> str | None:
 def _launch_line(event: LaunchStarting | LaunchReady | LaunchEnded) -> str:
     match event:
         case LaunchStarting():
-            return f"launch {event.launch}: starting {event.ranks} ranks"
+            return f"launch {event.launch}: starting {count(event.ranks, 'rank')}"
         case LaunchReady():
             return f"launch {event.launch}: warm after {event.seconds:.1f} s"
         case LaunchEnded():

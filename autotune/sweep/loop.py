@@ -27,7 +27,6 @@ from autotune.decide.race import LEAST_LAUNCHES
 from autotune.errors import UsageError
 from autotune.events import BudgetCut, Event, PhaseStarted, SetupLeft, SweepPlanned
 from autotune.launch import Launcher
-from autotune.numerics.gates import GateResult
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.sweep.bench import Bench
@@ -37,7 +36,7 @@ from autotune.sweep.plan import Plan
 from autotune.sweep.qualify import Qualifying
 from autotune.sweep.search_phase import SearchPhase
 from autotune.sweep.survey import Survey
-from autotune.sweep.surveyed import risky, surveyed
+from autotune.sweep.surveyed import refused_wire, risky, surveyed
 
 NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
 End = Literal["decided", "interrupted"]
@@ -112,20 +111,28 @@ class Sweep:
         Raises:
             UsageError: None is left.
         """
-        findings = self._store.findings()
-        refused = {setup: refused_by(setup, findings, self._plan.thresholds) for setup in setups}
-        sound = [setup for setup, gate in refused.items() if gate is None]
+        refused = self._refused(setups)
+        sound = [setup for setup in setups if setup not in refused]
         if not sound:
-            reasons = [f"{setup.key}: {_unsafe(gate)}" for setup, gate in refused.items() if gate]
+            reasons = [f"{setup.key}: {reason}" for setup, reason in refused.items()]
             raise UsageError(
                 "The gates refuse every candidate. " + "; ".join(reasons) + ". Name another "
                 "setup, or change the limit under gates in the sweep file."
             )
-        for setup, gate in refused.items():
-            if gate is not None:
-                reason = _unsafe(gate)
-                self._emit(SetupLeft(phase="confirm", setup=setup, reason=reason))
+        for setup, reason in refused.items():
+            self._emit(SetupLeft(phase="confirm", setup=setup, reason=reason))
         return sound
+
+    def _refused(self, setups: Iterable[Setup]) -> dict[Setup, str]:
+        """Why some of them are unsafe, by the limits of now, whenever they were measured."""
+        findings, refused = self._store.findings(), {}
+        for setup in setups:
+            gate = refused_by(setup, findings, self._plan.thresholds)
+            if gate is not None:
+                refused[setup] = f"unsafe: {gate.gate}: {gate.text}"
+            elif (text := refused_wire(self._plan, setup, findings)) is not None:
+                refused[setup] = f"unsafe: wire-error: {text}"
+        return refused
 
     def resume_confirmation(self) -> End:
         """Goes on with the last confirmation."""
@@ -231,15 +238,10 @@ class Sweep:
 
     def _sound(self, ranked: Sequence[Standing]) -> tuple[list[Standing], list[Out]]:
         """The standings without what the gates refuse, and what they refuse."""
-        findings = self._store.findings()
-        sound, refused = [], []
-        for item in ranked:
-            gate = refused_by(item.setup, findings, self._plan.thresholds)
-            if gate is None or item.setup == self._plan.baseline:
-                sound.append(item)
-            else:
-                refused.append(Out(item.setup, 0, _unsafe(gate)))
-        return sound, refused
+        others = (item.setup for item in ranked if item.setup != self._plan.baseline)
+        refused = self._refused(others)
+        sound = [item for item in ranked if item.setup not in refused]
+        return sound, [Out(setup, 0, reason) for setup, reason in refused.items()]
 
     def _examined(self, examination: Examination, found: Screened) -> Screened:
         """Only those entrants that the budget allowed to examine."""
@@ -351,10 +353,6 @@ class Sweep:
         plans[number]["ended"] = len(state.rows)
         self._store.describe({"confirmations": plans})
         self._cut(f"confirm: ended after {len(state.rows)} of {state.wanted} launches")
-
-
-def _unsafe(gate: GateResult) -> str:
-    return f"unsafe: {gate.gate}: {gate.text}"
 
 
 def _left(out: Out) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.numerics.findings import Communication, Finding, ScaleChoice, WireErrors
@@ -29,9 +29,7 @@ def surveyed(plan: Plan, findings: Findings) -> Plan:
         Restriction(
             "wire-error-at-target",
             _wire_reason(plan, findings),
-            lambda setup, context: (
-                setup.grad_comm_dtype in _graded_wires(plan, setup, findings, "refuse")
-            ),
+            lambda setup, context: refused_wire(plan, setup, findings) is not None,
         ),
         Restriction(
             "no-loss-scale-trains",
@@ -76,18 +74,24 @@ def _wires(plan: Plan, setup: Setup, findings: Findings) -> WireErrors | None:
     return found if isinstance(found, WireErrors) else None
 
 
-def _graded_wires(plan: Plan, setup: Setup, findings: Findings, wanted: Grade) -> Sequence[str]:
+def _graded(plan: Plan, setup: Setup, findings: Findings, wanted: Grade) -> str | None:
+    """What is said of the setup's wire dtype at the real run's world size, if graded so."""
     found, bound = _wires(plan, setup, findings), wire_bound(plan)
-    return [
-        item.wire
-        for item in (found.predictions if found else ())
-        if grade(item, warn=bound.warn, refuse=bound.limit) == wanted
-    ]
+    for item in found.predictions if found else ():
+        graded = grade(item, warn=bound.warn, refuse=bound.limit)
+        if item.wire == setup.grad_comm_dtype and graded == wanted:
+            return sentence(item, graded)
+    return None
+
+
+def refused_wire(plan: Plan, setup: Setup, findings: Findings) -> str | None:
+    """Why the setup's wire dtype is refused at the real run's world size; None where it is not."""
+    return _graded(plan, setup, findings, "refuse")
 
 
 def risky(plan: Plan, setup: Setup, findings: Findings) -> bool:
     """Whether the setup's wire dtype is warned of at the real run's world size."""
-    return setup.grad_comm_dtype in _graded_wires(plan, setup, findings, "warn")
+    return _graded(plan, setup, findings, "warn") is not None
 
 
 def _wire_reason(plan: Plan, findings: Findings) -> str:

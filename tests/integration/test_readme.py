@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.integration.test_sweep import autotune, rows
 
 README = Path(__file__).parents[2] / "README.md"
@@ -15,13 +17,16 @@ def block(language: str) -> str:
     return str(found)
 
 
+@pytest.mark.timeout(300)
 def test_the_sweep_file_and_the_factory_of_the_readme_work(tmp_path: Path) -> None:
     (tmp_path / "mypackage").mkdir()
     (tmp_path / "mypackage" / "__init__.py").touch()
     (tmp_path / "mypackage" / "tuning.py").write_text(block("python"))
     text = block("yaml")
     assert "budget: {minutes: 10}" in text
-    (tmp_path / "mine.yaml").write_text(text.replace("{minutes: 10}", "{probes: 20}"))
+    text = text.replace("{minutes: 10}", "{probes: 20}")
+    short = "measure: {gate_steps: 8, trace_steps: 20}\n"
+    (tmp_path / "mine.yaml").write_text(text + short)
     planned = autotune("plan", "mine.yaml", folder=tmp_path)
     assert planned.returncode == 0, planned.stderr
     done = autotune("sweep", "mine.yaml", folder=tmp_path)

@@ -38,7 +38,7 @@ space:
   bucket_bytes: 25e6
 baseline: {backend: deepspeed, precision: fp32, zero_stage: 3, grad_comm_dtype: fp32}
 budget: {probes: 20}
-measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}
+measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1, gate_steps: 8}
 """
 SETUPS = 8
 
@@ -59,7 +59,7 @@ space:
   micro_batch: [1, 2, 4]
 baseline: {{micro_batch: 2}}
 budget: {{probes: 20}}
-measure: {{warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1}}
+measure: {{warm_up_steps: 1, warm_up_cap: 1, timed_steps: 2, end_to_end_steps: 1, gate_steps: 8}}
 """
 
 

@@ -41,7 +41,7 @@ space:
   bucket_bytes: [25e6, 26e6]
 baseline: {backend: deepspeed, precision: fp32, zero_stage: 1, micro_batch: 1, bucket_bytes: 25e6}
 budget: {probes: 90}
-measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 3, end_to_end_steps: 1}
+measure: {warm_up_steps: 1, warm_up_cap: 1, timed_steps: 3, end_to_end_steps: 1, gate_steps: 8}
 """
 FASTER = {f"deepspeed.z1.fp32.wire-fp32.mb4x1.bucket{size}" for size in (25_000_000, 26_000_000)}
 

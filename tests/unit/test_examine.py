@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.events import Event, Judged, ReadingStarted
+from autotune.events import Event, Judged, ReadingStarted, SetupLeft
 from autotune.numerics.findings import Examined, Missing
 from autotune.numerics.names import gates_name
 from autotune.outcome import Outcome
@@ -300,3 +300,88 @@ def test_a_setup_of_another_learning_rate_is_read_with_the_real_one(tmp_path: Pa
     assert {request.learning_rate for request in launcher.asked} == {0.002}
     usual = replace(plan, spec=replace(plan.spec, target=None))
     assert usual.learning_rate != 0.002
+
+
+def dear(launcher: ScriptedLauncher, answer: Answer, seconds: float) -> Answer:
+    """The same answers, each after so many seconds at the gates."""
+
+    def slow(request: ReadingRequest) -> Reading | Outcome:
+        launcher.seconds += seconds * (request.ask == "gradient")
+        return answer(request)
+
+    return slow
+
+
+def test_a_leader_that_is_refused_stays_out_when_the_budget_ends_there(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, SWEEP.replace("minutes: 60", "minutes: 4"))
+    launcher = ScriptedLauncher(bf16_is_faster)
+    launcher.readings = dear(launcher, refusing("bf16.wire-bf16"), 40)
+    store = new_store(plan)
+    assert make_sweep(plan, store, launcher).run() == "decided"
+    assert len(examined(launcher)) == 2
+    assert "bf16.wire-bf16" in examined(launcher)[1]
+    assert store.about["race"]["entrants"] == []
+    assert any(reason.startswith("unsafe: gain") for reason in reasons(store).values())
+    result = result_of(store)
+    assert (result["verdict"], result["winner"]) == ("keep-baseline", plan.baseline.key)
+
+
+def test_readings_that_fail_are_paid_for_like_others(tmp_path: Path) -> None:
+    """Each hangs until its deadline; only the baseline's and the leader's are at any price."""
+    plan = make_plan(tmp_path, SWEEP.replace("minutes: 60", "minutes: 10"))
+    launcher = ScriptedLauncher(bf16_is_faster)
+
+    def hangs(request: ReadingRequest) -> Reading | Outcome:
+        hung = Outcome(kind="hang", reason="no answer")
+        return hung if request.ask == "gradient" else READINGS[request.ask]
+
+    launcher.readings = dear(launcher, hangs, 300)
+    store = new_store(plan)
+    assert make_sweep(plan, store, launcher).run() == "decided"
+    assert len(examined(launcher)) == 2
+    assert store.about["cuts"][0] == "gates: 1 of 2 entrants were not examined"
+
+
+def test_launches_that_fail_between_phases_are_not_taken_together(tmp_path: Path) -> None:
+    """Two in a row end a sweep; a launch that served the gates is between these."""
+    plan = make_plan(tmp_path)
+    _, launcher = swept(plan)
+    gates = 2  # after those of the survey and of the search
+    broken = {gates, gates + 2}
+    again = ScriptedLauncher(bf16_is_faster, readings=SOUND)
+    again.broken = lambda number, alone: number in broken
+    store = new_store(plan)
+    assert make_sweep(plan, store, again).run() == "decided"
+    assert len(again.started) == len(launcher.started) + 2
+    assert result_of(store)["verdict"] == "confirmed"
+
+
+def test_whoever_is_refused_a_confirmation_is_named(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    store, _ = swept(plan, refusing("bf16.wire-bf16"))
+    setups = {probe.setup.key: probe.setup for probe in store.probes()}
+    wanted = [setup for key, setup in setups.items() if "bf16.wire" in key]
+    left: list[SetupLeft] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, SetupLeft):
+            left.append(event)
+
+    again = ScriptedLauncher(bf16_is_faster, readings=SOUND, listeners=[listen])
+    make_sweep(plan, store, again).confirm_again(wanted, 6)
+    (refused,) = [event for event in left if event.reason.startswith("unsafe: gain: ")]
+    assert (refused.phase, refused.setup.grad_comm_dtype) == ("confirm", "bf16")
+
+
+def test_a_confirmation_whose_gates_do_not_fit_its_budget_says_so(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    store, _ = swept(plan)
+    setups = {probe.setup.key: probe.setup for probe in store.probes()}
+    (late,) = [setup for key, setup in setups.items() if "fp32.wire-bf16" in key]
+    poor = make_plan(tmp_path, SWEEP.replace("minutes: 60", "probes: 1"))
+    again = ScriptedLauncher(bf16_is_faster, readings=SOUND)
+    before = store.about["confirmations"]
+    assert make_sweep(poor, store, again).confirm_again([late], 6) == "decided"
+    assert again.started == []
+    assert store.about["confirmations"] == before
+    assert any(cut.startswith("confirm: skipped, the budget") for cut in store.about["cuts"])

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from autotune.events import Event, Judged, LaunchEnded, PhaseStarted, ReadingStarted
+from autotune.events import (
+    Event,
+    Judged,
+    LaunchEnded,
+    LaunchStarting,
+    PhaseStarted,
+    ProbeFinished,
+    ReadingStarted,
+)
 from autotune.launch.replay import Recorded, ReplayLauncher
 from autotune.numerics.findings import Communication, Missing
 from autotune.outcome import Outcome
@@ -26,6 +34,7 @@ from tests.scripted import (
     Killed,
     ScriptedLauncher,
     Where,
+    describe,
     die,
     make_plan,
     make_sweep,
@@ -275,3 +284,86 @@ def test_the_first_start_of_a_run_is_charged_to_the_search(tmp_path: Path) -> No
     assert phases["numerics"]["launches"] == 1  # that of the gates
     assert phases["numerics"]["seconds"] < 60
     assert sum(phase["launches"] for phase in phases.values()) == len(ended)
+
+
+def test_a_launch_of_one_rank_that_fails_is_not_held_against_the_environment(
+    tmp_path: Path,
+) -> None:
+    """Two failed launches in a row end a sweep; here the first of all failed as well."""
+    plan = make_plan(tmp_path, STAGES)
+    store, launcher = swept(plan, broken=lambda number, alone: alone or number == 0)
+    assert launcher.alone == [2]
+    assert result_of(store)["verdict"] == "confirmed"
+
+
+def test_every_launch_ends_under_the_number_that_it_began_with(tmp_path: Path) -> None:
+    """The one of one rank runs while another waits."""
+    seen: list[Event] = []
+    swept(make_plan(tmp_path, STAGES), listeners=[seen.append])
+    begun = [(event.launch, event.ranks) for event in seen if isinstance(event, LaunchStarting)]
+    ended = [event.launch for event in seen if isinstance(event, LaunchEnded)]
+    assert begun[:3] == [(0, 2), (1, 1), (2, 2)]
+    assert ended[:3] == [1, 0, 2]
+    assert sorted(ended) == [number for number, _ in begun]
+
+
+def test_what_one_rank_takes_to_start_is_no_cost_of_a_launch(tmp_path: Path) -> None:
+    store, launcher = swept(make_plan(tmp_path, STAGES))
+    assert len(store.about["starts"]) == len(launcher.started) - len(launcher.alone)
+
+
+def test_ctrl_c_before_the_launch_of_one_rank_does_not_start_it(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, STAGES)
+    store, launcher = new_store(plan), ScriptedLauncher(bf16_is_faster)
+    sweep = make_sweep(plan, store, launcher)
+    launcher.listeners.append(nth(2, sweep.interrupt, ReadingStarted))
+    assert sweep.run() == "interrupted"
+    assert launcher.alone == []
+    rest = ScriptedLauncher(bf16_is_faster)
+    assert make_sweep(plan, store, rest).run() == "decided"
+    assert len(rest.alone) == 1
+
+
+def test_another_margin_judges_what_was_measured_before(tmp_path: Path) -> None:
+    """Half the bytes can gain 18 % at most; nobody changes for less than 30 %."""
+    plan = make_plan(tmp_path)
+    store = new_store(plan)
+    dying = ScriptedLauncher(bf16_is_faster, listeners=[nth(1, die, ProbeFinished)])
+    with pytest.raises(Killed):
+        make_sweep(plan, store, dying).run()
+    wide = make_plan(tmp_path, SWEEP + "margin: 30%\n")
+    rest = ScriptedLauncher(bf16_is_faster)
+    assert make_sweep(wide, store, rest).run() == "decided"
+    assert asked(rest) == {}
+    (found,) = [item for item in store.findings().values() if isinstance(item, Communication)]
+    assert found.closed
+    assert "below the margin of 30 %" in store.about["removed"][0]["reason"]
+    assert wires(store) == {"fp32"}
+
+
+def test_what_the_survey_removed_is_still_told_by_a_run_that_is_resumed_after_the_search(
+    tmp_path: Path,
+) -> None:
+    plan = make_plan(tmp_path)
+    store = new_store(plan)
+    dying = ScriptedLauncher(bf16_is_faster, readings=exposing(0.0))
+
+    def die_late(event: Event) -> None:
+        if isinstance(event, ProbeFinished) and event.probe.phase != "search":
+            raise Killed
+
+    dying.listeners.append(die_late)
+    with pytest.raises(Killed):
+        make_sweep(plan, store, dying).run()
+    describe(store, plan)  # as whoever opens the run does
+    assert make_sweep(plan, store, ScriptedLauncher(bf16_is_faster)).run() == "decided"
+    (removed,) = result_of(store)["removed"]
+    assert removed["restriction"] == "communication-not-exposed"
+
+
+def test_the_plan_of_a_run_counts_its_readings_and_gates(tmp_path: Path) -> None:
+    store, _ = swept(make_plan(tmp_path, STAGES))
+    numerics = store.about["planned"]["phases"]["numerics"]
+    assert numerics["launches"] == [2, 2]  # of one rank, and the gates'; the first is the search's
+    assert numerics["probes"] == [0, 0]
+    assert 0 < numerics["minutes"][0] < numerics["minutes"][1]

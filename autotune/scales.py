@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -54,16 +54,25 @@ def scale_values(listed: Mapping[str, tuple[Any, ...]], scaler: Scaler) -> dict[
 
 
 def first_scale(listed: Mapping[str, tuple[Any, ...]], scaler: Scaler) -> LossScale:
-    """The framework's own where the lists allow it: what is probed before any is chosen."""
-    values = scale_values(listed, scaler)
-    return fitted(LossScale(**{name: found[0] for name, found in values.items()}), scaler)
+    """The framework's own where the lists allow it: what is probed before any is chosen.
+
+    Where every policy starts below its floor, one of these: a restriction tells of it.
+    """
+    usable = (scale for scale in _combinations(listed, scaler) if _starts_above_floor(scale))
+    return next(usable, next(_combinations(listed, scaler)))
 
 
 def all_scales(listed: Mapping[str, tuple[Any, ...]], scaler: Scaler) -> list[LossScale]:
     """Every policy, once each; none that starts below its own floor."""
+    found = dict.fromkeys(_combinations(listed, scaler))
+    return [scale for scale in found if _starts_above_floor(scale)]
+
+
+def _combinations(listed: Mapping[str, tuple[Any, ...]], scaler: Scaler) -> Iterator[LossScale]:
     values = scale_values(listed, scaler)
-    found = dict.fromkeys(
-        fitted(LossScale(**dict(zip(values, chosen, strict=True))), scaler)
-        for chosen in itertools.product(*values.values())
-    )
-    return [scale for scale in found if 2**scale.initial_power >= scale.minimum]
+    for chosen in itertools.product(*values.values()):
+        yield fitted(LossScale(**dict(zip(values, chosen, strict=True))), scaler)
+
+
+def _starts_above_floor(scale: LossScale) -> bool:
+    return bool(2**scale.initial_power >= scale.minimum)

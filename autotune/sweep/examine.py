@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from autotune.decide import Out, State
 from autotune.decide.budget import SHARES, Amount
 from autotune.events import Judged, PhaseStarted
 from autotune.launch import Launch
@@ -24,6 +26,24 @@ def refused_by(setup: Setup, findings: Findings, thresholds: Thresholds) -> Gate
     if not isinstance(found, Examined):
         return None
     return refusal(judge(setup, found.reading, thresholds))
+
+
+def still_sound(race: State, refused: Mapping[Setup, str]) -> State:
+    """A race without what is refused by limits that are newer than it, with the reasons.
+
+    Where nobody else is left of it, all other entrants that did not fail come back; the search
+    ranks them.
+    """
+    if not refused:
+        return race
+    out = (*race.out, *(Out(setup, len(race.rows), reason) for setup, reason in refused.items()))
+    left = tuple(setup for setup in race.setups if setup not in refused)
+    if left:
+        return replace(race, setups=left, out=out)
+    failed = {item.setup for item in race.out if item.failed}
+    back = tuple(setup for setup in race.entrants if setup not in {*refused, *failed})
+    gone = tuple(item for item in out if item.setup not in back)
+    return replace(race, setups=back, rows=(), out=gone)
 
 
 class Examination:

@@ -25,15 +25,15 @@ from autotune.decide.budget import Amount, allowance, blocks_in
 from autotune.decide.confirm import MOST_LAUNCHES
 from autotune.decide.race import LEAST_LAUNCHES
 from autotune.errors import UsageError
-from autotune.events import BudgetCut, Event, PhaseStarted, SetupLeft, SweepPlanned
+from autotune.events import BudgetCut, Event, Judged, PhaseStarted, SetupLeft, SweepPlanned
 from autotune.launch import Launcher
 from autotune.search import Store
 from autotune.setup import Setup
 from autotune.sweep.bench import Bench
 from autotune.sweep.blocks import Blocks
-from autotune.sweep.examine import Examination, refused_by
+from autotune.sweep.examine import Examination, refused_by, still_sound
 from autotune.sweep.plan import Plan
-from autotune.sweep.qualify import Qualifying
+from autotune.sweep.qualify import Qualifying, stopped_early
 from autotune.sweep.search_phase import SearchPhase
 from autotune.sweep.survey import Survey
 from autotune.sweep.surveyed import refused_wire, risky, surveyed
@@ -203,12 +203,14 @@ class Sweep:
 
         Whoever would enter is sent through the gates; for each refused one the next best comes.
         """
-        tried = [probe for probe in self._bench.probes if probe.block is None]
-        floor = noise_floor(tried)
         examination, afforded = Examination(self._bench), True
         self._forget_cut("gates:")
         while True:
+            tried = [probe for probe in self._bench.probes if probe.block is None]
+            floor = noise_floor(tried)
             ranked, refused = self._sound(standings(tried, self._plan.baseline))
+            if refused and self._retry_stopped():
+                continue
             warned = self._risky(item.setup for item in ranked)
             found = screen(ranked, self._plan.baseline, floor, warned)
             if not afforded or not examination.left(found.entrants):
@@ -216,6 +218,7 @@ class Sweep:
             afforded = examination.run(found.entrants, self._allowed())
         if self._bench.interrupted:
             return
+        best = found.entrants[:1]
         found = self._examined(examination, found)
         found = replace(found, dropped=(*refused, *found.dropped))
         racing = self._fitting(found.entrants)
@@ -229,12 +232,25 @@ class Sweep:
             "limit": None if floor is None else found.limit,
             "noise_floor": floor,
             "skipped": skipped,
+            "unexamined": [setup.to_dict() for setup in best if not found.entrants],
         }
         self._store.describe({"race": decision})
         if skipped:
             self._cut("race: skipped, its first look did not fit; the search alone chose")
         elif unfit:
             self._cut(f"race: {len(unfit)} of {len(found.entrants)} entrants were left out")
+
+    def _retry_stopped(self) -> bool:
+        """Probes again what was stopped for being behind a setup that has turned out unsafe."""
+        before = len(self._bench.probes)
+        setups = stopped_early(self._bench.probes)
+        if setups and not self._bench.interrupted:
+            stopped = f"{len(setups)} setups that were stopped early"
+            self._emit(Judged(text=f"{stopped} are probed again, for a refused one led the search"))
+            done = Qualifying(self._bench, setups).run(self._allowed())
+            if not done and not self._bench.interrupted:
+                self._cut(f"race: not all {stopped} behind a refused leader were probed again")
+        return len(self._bench.probes) > before
 
     def _sound(self, ranked: Sequence[Standing]) -> tuple[list[Standing], list[Out]]:
         """The standings without what the gates refuse, and what they refuse."""
@@ -296,20 +312,32 @@ class Sweep:
 
     def _plan_confirmation(self, race: State) -> dict[str, Any]:
         decision = self._store.about["race"]
+        if decision.get("unexamined"):
+            return self._no_confirmation(decision["unexamined"])
         screened = dict(
             zip(map(Setup.from_dict, decision["entrants"]), decision["log_ratios"], strict=True)
         )
         floor = decision["noise_floor"] or NOISE_UNKNOWN
         warned = self._risky(screened)
-        found = self._affordable(candidates(race, screened, floor, frozenset(warned)))
+        sound = still_sound(race, self._refused(race.entrants))
+        found = self._affordable(candidates(sound, screened, floor, frozenset(warned)))
         return {
             "setups": [setup.to_dict() for setup in found.setups],
             "distance": found.distance,
             "most": found.launches,
             "risky": [setup.to_dict() for setup in warned if setup in found.setups],
-            "race_out": [_left(out) for out in race.out],
+            "race_out": [_left(out) for out in sound.out],
             "race_blocks": len(race.rows),
         }
+
+    def _no_confirmation(self, unexamined: list[dict[str, Any]]) -> dict[str, Any]:
+        """Of a leader that the budget did not allow to examine: nothing is known of it.
+
+        A later confirmation examines it first.
+        """
+        self._cut("confirm: skipped, the leader was not examined at the gates")
+        empty: dict[str, Any] = {"most": 0, "risky": [], "race_out": [], "race_blocks": 0}
+        return {"setups": unexamined, "distance": self._plan.rules.log_margin, **empty}
 
     def _risky(self, setups: Iterable[Setup]) -> list[Setup]:
         findings = self._store.findings()

@@ -20,6 +20,14 @@ def qualifying(probes: Sequence[Probe]) -> list[Probe]:
     return [probe for probe in probes if probe.phase == "race" and probe.block is None]
 
 
+def stopped_early(probes: Sequence[Probe]) -> list[Setup]:
+    """Setups whose every probe was stopped for being behind the leader."""
+    kinds: dict[Setup, set[str]] = {}
+    for probe in probes:
+        kinds.setdefault(probe.setup, set()).add(probe.outcome.kind)
+    return [setup for setup, found in kinds.items() if found == {"pruned"}]
+
+
 class Qualifying:
     """Probes each setup once more in a fresh launch, with baselines between."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from autotune.numerics.findings import Communication, Finding, ScaleChoice, WireErrors
 from autotune.numerics.names import communication_name, scale_name, trace_name, wires_name
@@ -11,7 +12,7 @@ from autotune.numerics.policy import evaluate
 from autotune.numerics.reduction import Grade, grade, sentence
 from autotune.numerics.thresholds import Bound
 from autotune.readings import ScaleTrace
-from autotune.setup import LossScale, Setup, scaler_of
+from autotune.setup import LossScale, Scaler, Setup, scaler_of
 from autotune.space import Restriction, ScalePlace
 from autotune.sweep.plan import Plan
 
@@ -139,5 +140,11 @@ def useful_step_fraction(setup: Setup, findings: Findings, steps: int) -> float 
         if score is not None and score.policy == setup.loss_scale:
             return score.useful_step_fraction
     scaler = scaler_of(setup.backend, setup.zero_stage)
-    (score,) = evaluate(scaler, [setup.loss_scale], trace, steps)
+    return _replayed(scaler, setup.loss_scale, trace, steps)
+
+
+@lru_cache(maxsize=16)
+def _replayed(scaler: Scaler, scale: LossScale, trace: ScaleTrace, steps: int) -> float:
+    """Share of useful steps. Every probe of a baseline asks, and a long run takes a second."""
+    (score,) = evaluate(scaler, [scale], trace, steps)
     return score.useful_step_fraction

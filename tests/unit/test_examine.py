@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import UsageError
-from autotune.events import Event, Judged, ReadingStarted, SetupLeft
+from autotune.events import Event, Judged, ReadingStarted
 from autotune.numerics.findings import Examined, Missing
 from autotune.numerics.names import gates_name
-from autotune.outcome import Outcome
+from autotune.outcome import Outcome, OutcomeKind
 from autotune.readings import Reading
 from autotune.request import ReadingRequest
 from autotune.search import Store
@@ -218,32 +217,6 @@ def test_what_the_budget_does_not_allow_to_examine_does_not_race(tmp_path: Path)
     assert "no budget to examine it at the gates" in reasons(store).values()
 
 
-def test_a_refused_setup_cannot_be_confirmed_by_name(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    store, launcher = swept(plan, refusing("bf16.wire-bf16"))
-    setups = {probe.setup.key: probe.setup for probe in store.probes()}
-    (refused,) = [setup for key, setup in setups.items() if "bf16.wire-bf16" in key]
-    (good,) = [setup for key, setup in setups.items() if "bf16.wire-fp32" in key]
-    before = len(store.probes())
-    with pytest.raises(UsageError, match=r"The gates refuse every candidate.*gain"):
-        make_sweep(plan, store, launcher).confirm_again([refused], 6)
-    assert len(store.probes()) == before
-    assert make_sweep(plan, store, launcher).confirm_again([refused, good], 6) == "decided"
-    late = [probe.setup for probe in store.probes()[before:]]
-    assert set(late) == {plan.baseline, good}
-
-
-def test_a_candidate_that_was_never_examined_is_before_its_confirmation(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    store, launcher = swept(plan)
-    setups = {probe.setup.key: probe.setup for probe in store.probes()}
-    (late,) = [setup for key, setup in setups.items() if "fp32.wire-bf16" in key]
-    assert late.key not in examined(launcher)
-    again = ScriptedLauncher(bf16_is_faster, readings=SOUND)
-    make_sweep(plan, store, again).confirm_again([late], 6)
-    assert examined(again) == [late.key]
-
-
 def gate_events(plan: Plan) -> tuple[int, int]:
     """Positions of the first and the last event at the gates in a whole sweep."""
     seen: list[Event] = []
@@ -323,7 +296,15 @@ def test_a_leader_that_is_refused_stays_out_when_the_budget_ends_there(tmp_path:
     assert store.about["race"]["entrants"] == []
     assert any(reason.startswith("unsafe: gain") for reason in reasons(store).values())
     result = result_of(store)
-    assert (result["verdict"], result["winner"]) == ("keep-baseline", plan.baseline.key)
+    assert (result["verdict"], result["winner"]) == ("inconclusive", plan.baseline.key)
+    assert "confirm: skipped, the leader was not examined at the gates" in result["cuts"]
+    (next_best,) = store.about["confirmations"][0]["setups"]
+    assert (next_best["precision"], next_best["grad_comm_dtype"]) == ("bf16", "fp32")
+    later = ScriptedLauncher(bf16_is_faster, readings=SOUND)
+    rich = make_plan(tmp_path)
+    make_sweep(rich, store, later).confirm_again([Setup.from_dict(next_best)], 6)
+    assert examined(later) == [Setup.from_dict(next_best).key]
+    assert result_of(store)["verdict"] == "confirmed"
 
 
 def test_readings_that_fail_are_paid_for_like_others(tmp_path: Path) -> None:
@@ -356,32 +337,35 @@ def test_launches_that_fail_between_phases_are_not_taken_together(tmp_path: Path
     assert result_of(store)["verdict"] == "confirmed"
 
 
-def test_whoever_is_refused_a_confirmation_is_named(tmp_path: Path) -> None:
+def test_what_a_refused_leader_had_stopped_early_is_probed_again_and_may_win(
+    tmp_path: Path,
+) -> None:
+    """A fast setup that does not train must not end the probes of those that do."""
+    seen: set[Setup] = set()
+
+    def rule(setup: Setup, where: Where) -> float | OutcomeKind:
+        first = setup not in seen
+        seen.add(setup)
+        if first and setup.precision == "bf16" and setup.grad_comm_dtype == "fp32":
+            return "pruned"
+        return 0.5 if "bf16.wire-bf16" in setup.key else bf16_is_faster(setup, where)
+
     plan = make_plan(tmp_path)
-    store, _ = swept(plan, refusing("bf16.wire-bf16"))
-    setups = {probe.setup.key: probe.setup for probe in store.probes()}
-    wanted = [setup for key, setup in setups.items() if "bf16.wire" in key]
-    left: list[SetupLeft] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, SetupLeft):
-            left.append(event)
-
-    again = ScriptedLauncher(bf16_is_faster, readings=SOUND, listeners=[listen])
-    make_sweep(plan, store, again).confirm_again(wanted, 6)
-    (refused,) = [event for event in left if event.reason.startswith("unsafe: gain: ")]
-    assert (refused.phase, refused.setup.grad_comm_dtype) == ("confirm", "bf16")
+    store = new_store(plan)
+    launcher = ScriptedLauncher(rule, readings=refusing("bf16.wire-bf16"))
+    assert make_sweep(plan, store, launcher).run() == "decided"
+    result = result_of(store)
+    assert result["verdict"] == "confirmed"
+    assert "bf16.wire-fp32" in result["winner"]
+    again = [probe for probe in store.probes() if probe.phase == "race" and probe.block is None]
+    assert [probe.setup.key for probe in again if not probe.baseline] == [result["winner"]]
 
 
-def test_a_confirmation_whose_gates_do_not_fit_its_budget_says_so(tmp_path: Path) -> None:
+def test_what_a_sound_leader_had_stopped_early_stays_out(tmp_path: Path) -> None:
+    def rule(setup: Setup, where: Where) -> float | OutcomeKind:
+        return "pruned" if "fp32.wire-bf16" in setup.key else bf16_is_faster(setup, where)
+
     plan = make_plan(tmp_path)
-    store, _ = swept(plan)
-    setups = {probe.setup.key: probe.setup for probe in store.probes()}
-    (late,) = [setup for key, setup in setups.items() if "fp32.wire-bf16" in key]
-    poor = make_plan(tmp_path, SWEEP.replace("minutes: 60", "probes: 1"))
-    again = ScriptedLauncher(bf16_is_faster, readings=SOUND)
-    before = store.about["confirmations"]
-    assert make_sweep(poor, store, again).confirm_again([late], 6) == "decided"
-    assert again.started == []
-    assert store.about["confirmations"] == before
-    assert any(cut.startswith("confirm: skipped, the budget") for cut in store.about["cuts"])
+    store, launcher = new_store(plan), ScriptedLauncher(rule, readings=SOUND)
+    assert make_sweep(plan, store, launcher).run() == "decided"
+    assert sum(probe.outcome.kind == "pruned" for probe in store.probes()) == 1

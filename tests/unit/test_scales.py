@@ -26,3 +26,10 @@ def test_policies_that_a_scaler_cannot_tell_apart_are_one() -> None:
 def test_the_defaults_fit_their_scalers() -> None:
     assert all(fitted(scale, scaler) == scale for scaler, scale in DEFAULTS.items())
     assert all(scale in all_scales({}, scaler) for scaler, scale in DEFAULTS.items())
+
+
+def test_the_first_scale_does_not_start_below_its_floor_where_another_one_is_listed() -> None:
+    listed = {"initial_power": (2, 12), "minimum": (16,)}
+    assert first_scale(listed, "deepspeed").initial_power == 12
+    none = first_scale({"initial_power": (2,), "minimum": (16,)}, "deepspeed")
+    assert (none.initial_power, none.minimum) == (2, 16)

@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from autotune.errors import EnvironmentFailedError, UsageError
-from autotune.events import Judged, ProbeFinished
+from autotune.events import Event, Judged, ProbeFinished
 from autotune.launch.replay import Recorded, ReplayLauncher
 from autotune.numerics.findings import ScaleChoice
 from autotune.numerics.names import scale_name
@@ -265,3 +265,26 @@ def test_each_shape_and_scaler_has_a_choice_of_its_own(tmp_path: Path) -> None:
     }
     traces = [item for item in store.findings().values() if isinstance(item, ScaleTrace)]
     assert len(traces) == 2
+
+
+def test_every_kill_up_to_the_first_probe_leads_to_the_same_scale_and_verdict(
+    tmp_path: Path,
+) -> None:
+    plan = make_plan(tmp_path, HALF)
+    seen: list[Event] = []
+    whole = swept(plan, SOUND, seen.append)[0]
+    first = next(place for place, item in enumerate(seen, 1) if isinstance(item, ProbeFinished))
+    choices = [place for place, item in enumerate(seen, 1) if isinstance(item, Judged)]
+    assert choices[0] < first  # of the loss scale
+    for position in range(1, first + 1):
+        store = new_store(plan)
+        dying = ScriptedLauncher(fp16_is_faster, listeners=[nth(position, die)])
+        with pytest.raises(Killed):
+            make_sweep(plan, store, dying).run()
+        rest = ScriptedLauncher(fp16_is_faster)
+        assert make_sweep(plan, store, rest).run() == "decided"
+        assert choice_of(store) == choice_of(whole)
+        for part in ("verdict", "winner", "ratio", "interval"):
+            assert result_of(store)[part] == result_of(whole)[part]
+        if position >= choices[0]:
+            assert "trace" not in {request.ask for request in rest.asked}

@@ -71,7 +71,7 @@ def make_wires(ring: float = 0.12) -> WireErrors:
     tree = min(ring, 0.0028)
     bf16 = Prediction("bf16", RANKS, ring=ring, tree=tree, fp32_accumulate=0.0017)
     fp32 = Prediction("fp32", RANKS, ring=1e-7, tree=1e-7, fp32_accumulate=1e-7)
-    return WireErrors(micro_batches=16, predictions=(bf16, fp32))
+    return WireErrors(micro_batch=2, micro_batches=16, predictions=(bf16, fp32))
 
 
 def examined(setup: Setup, **changes: Any) -> dict[str, Finding]:

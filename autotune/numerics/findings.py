@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autotune.numerics.gates import GateResult, judge
+from autotune.numerics.names import gates_name
 from autotune.numerics.policy import PolicyScore
 from autotune.numerics.reduction import Prediction
+from autotune.numerics.thresholds import Thresholds
 from autotune.readings import GradientReading, ScaleTrace
-from autotune.setup import Scaler
+from autotune.setup import Scaler, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +42,12 @@ class WireErrors:
     """Predicted errors of the reduced gradient at the target's world size.
 
     Attributes:
+        micro_batch: Samples of each.
         micro_batches: Micro-batch gradients that the prediction is drawn from.
         predictions: One a wire dtype.
     """
 
+    micro_batch: int
     micro_batches: int
     predictions: tuple[Prediction, ...]
 
@@ -90,3 +96,11 @@ class Missing:
 
 
 Finding = Communication | WireErrors | ScaleTrace | ScaleChoice | Examined | Missing
+
+
+def judged(
+    setup: Setup, findings: Mapping[str, Finding], thresholds: Thresholds
+) -> tuple[GateResult, ...]:
+    """How a setup does at the gates by these limits; empty where it was not examined."""
+    found = findings.get(gates_name(setup))
+    return judge(setup, found.reading, thresholds) if isinstance(found, Examined) else ()

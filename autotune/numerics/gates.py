@@ -51,6 +51,11 @@ class GateResult:
     source: str
     changed: bool
 
+    @property
+    def reason(self) -> str:
+        """What the gate says, after its name."""
+        return f"{self.gate}: {self.text}"
+
 
 def judge(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> tuple[GateResult, ...]:
     """Results of the gates that apply to the setup, causes before symptoms.

@@ -24,7 +24,7 @@ from autotune.decide import (
 from autotune.numerics.findings import Finding
 from autotune.numerics.thresholds import Thresholds
 from autotune.outcome import Probe
-from autotune.report.gates import Gates, reason
+from autotune.report.gates import Gates
 from autotune.setup import Setup
 
 DEFAULT_MARGIN = 0.01
@@ -110,7 +110,7 @@ class Evidence:
 def gather(
     probes: Sequence[Probe],
     about: Mapping[str, Any],
-    findings: Mapping[str, Finding] | None = None,
+    findings: Mapping[str, Finding],
 ) -> Evidence:
     """Replays the run's decisions on its probes.
 
@@ -121,7 +121,7 @@ def gather(
     """
     baseline = Setup.from_dict(about["baseline"])
     rules = Rules(margin=about.get("margin", DEFAULT_MARGIN))
-    gates = Gates(baseline, findings or {}, Thresholds(about.get("gates", {})))
+    gates = Gates(baseline, findings, Thresholds(about.get("gates", {})))
     ranked = standings([probe for probe in probes if probe.phase == "search"], baseline)
     confirmation = _confirmation(probes, about, rules, baseline)
     over = confirmation is not None and _over(confirmation, about["confirmations"][-1])
@@ -150,7 +150,7 @@ def _without_refused(state: State, gates: Gates) -> State:
     """Refused setups are out: whoever makes a limit stricter wants no winner beyond it."""
     refused = {setup: gates.refusal(setup) for setup in state.setups}
     out = tuple(
-        Out(setup, len(state.rows), f"unsafe: {reason(gate)}")
+        Out(setup, len(state.rows), f"unsafe: {gate.reason}")
         for setup, gate in refused.items()
         if gate is not None
     )

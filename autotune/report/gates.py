@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.numerics.findings import Examined, Finding, Missing
-from autotune.numerics.gates import GateResult, judge, refusal
+from autotune.numerics.findings import Examined, Finding, Missing, judged
+from autotune.numerics.gates import GateResult, refusal
 from autotune.numerics.names import gates_name
 from autotune.numerics.thresholds import NUMBERED, THRESHOLDS, Threshold, Thresholds, show_number
 from autotune.readings import GradientReading
@@ -39,8 +39,7 @@ class Gates:
 
     def results(self, setup: Setup) -> Sequence[GateResult]:
         """Of every gate that applies; empty for a setup that was not examined."""
-        reading = self.reading(setup)
-        return () if reading is None else judge(setup, reading, self.thresholds)
+        return judged(setup, self.findings, self.thresholds)
 
     def refusal(self, setup: Setup) -> GateResult | None:
         """The gate that refuses a setup, if one does."""
@@ -65,8 +64,3 @@ def _default(threshold: Threshold) -> str:
         return show_number(limit, threshold.unit)
     least, most = (show_number(end(limit.values()), threshold.unit) for end in (min, max))
     return f"{least} to {most} by dtype"
-
-
-def reason(result: GateResult) -> str:
-    """What a gate says, after its name."""
-    return f"{result.gate}: {result.text}"

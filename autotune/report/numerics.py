@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,8 +14,6 @@ from autotune.report.plain import plain
 from autotune.report.skips import count_skips
 from autotune.report.wires import graded
 from autotune.report.words import words
-
-WIRES = re.compile(r"wires mb(\d+) at \d+")  # as `wires_name` writes it
 
 
 def numerics_part(found: Evidence) -> dict[str, Any] | None:
@@ -54,15 +51,13 @@ def _communication(found: Evidence) -> Iterator[dict[str, Any]]:
 
 def _wires(found: Evidence) -> Iterator[dict[str, Any]]:
     """One entry for each wire dtype, micro-batch and world size."""
-    for name, errors in found.findings.items():
+    for errors in found.findings.values():
         if not isinstance(errors, WireErrors):
             continue
-        shape = WIRES.fullmatch(name)
-        assert shape is not None, name
         for item in errors.predictions:
             grade = graded(found, item)
             yield {
-                "micro_batch": int(shape[1]),
+                "micro_batch": errors.micro_batch,
                 "world_size": item.world_size,
                 "micro_batches": errors.micro_batches,
                 "wire": item.wire,

@@ -11,7 +11,6 @@ from typing import Any
 from autotune.decide import Standing
 from autotune.outcome import Collective, Measurement, Probe
 from autotune.report.evidence import Evidence
-from autotune.report.gates import reason
 from autotune.report.plain import plain
 from autotune.setup import Setup
 
@@ -72,7 +71,7 @@ def _judged(found: Evidence, setup: Setup) -> dict[str, Any]:
     """What the gates say; a setup that one of them refuses is unsafe, however fast it is."""
     row: dict[str, Any] = {"gates": plain(found.gates.results(setup))}
     refused = found.gates.refusal(setup)
-    return row if refused is None else {**row, "outcome": "unsafe", "reason": reason(refused)}
+    return row if refused is None else {**row, "outcome": "unsafe", "reason": refused.reason}
 
 
 def _means(measured: Sequence[Measurement]) -> dict[str, Any]:

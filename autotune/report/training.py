@@ -9,7 +9,6 @@ from autotune.numerics.gates import GateResult, Status, refusal
 from autotune.numerics.reduction import sentence
 from autotune.numerics.thresholds import GateName
 from autotune.report.evidence import Evidence
-from autotune.report.gates import reason
 from autotune.report.skips import count_skips
 from autotune.report.warning import Warning, WarningKind
 from autotune.report.wires import graded, own, unseen
@@ -65,7 +64,7 @@ def gate_warning(found: Evidence) -> Iterator[Warning]:
 
 def _named(results: Sequence[GateResult], status: Status) -> str:
     """The gates with one status, and what they say."""
-    named = [reason(item) for item in results if item.status == status]
+    named = [item.reason for item in results if item.status == status]
     return f"the gate{'s' if len(named) > 1 else ''} {'; '.join(named)}"
 
 

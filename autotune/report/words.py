@@ -12,7 +12,6 @@ from autotune.numerics.policy import describe
 from autotune.numerics.reduction import sentence
 from autotune.readings import GradientReading
 from autotune.report.evidence import Evidence
-from autotune.report.gates import reason
 from autotune.report.phases import numerics_cost
 from autotune.report.rows import useful_steps
 from autotune.report.skips import Skips
@@ -89,7 +88,7 @@ def _gradient(found: Evidence, setup: Setup, reading: GradientReading) -> Iterat
 
 def _passed(results: Sequence[GateResult]) -> str:
     failed, warned = (
-        "; ".join(reason(item) for item in results if item.status == status)
+        "; ".join(item.reason for item in results if item.status == status)
         for status in ("fail", "warn")
     )
     warning = f", with a warning of {warned}" if warned else ""
@@ -194,7 +193,7 @@ def _refused(found: Evidence) -> Iterator[str]:
     setups = dict.fromkeys((*ratios, *(probe.setup for probe in found.probes)))
     refused = [(setup, gate) for setup in setups if (gate := found.gates.refusal(setup))]
     for setup, gate in refused[:MOST]:
-        yield f"{setup.key}{ratios.get(setup, '')} is refused by the gate {reason(gate)}."
+        yield f"{setup.key}{ratios.get(setup, '')} is refused by the gate {gate.reason}."
     if len(refused) > MOST:
         yield f"And {len(refused) - MOST} more are refused."
 

@@ -9,7 +9,7 @@ from autotune.decide import Out, State
 from autotune.decide.budget import SHARES, Amount
 from autotune.events import Judged, PhaseStarted
 from autotune.launch import Launch
-from autotune.numerics.findings import Examined, Finding, Missing
+from autotune.numerics.findings import Examined, Finding, Missing, judged
 from autotune.numerics.gates import GateResult, judge, refusal
 from autotune.numerics.names import gates_name
 from autotune.numerics.thresholds import Thresholds
@@ -22,10 +22,7 @@ from autotune.sweep.surveyed import Findings
 
 def refused_by(setup: Setup, findings: Findings, thresholds: Thresholds) -> GateResult | None:
     """The gate that refuses a setup, if it was examined and one does."""
-    found = findings.get(gates_name(setup))
-    if not isinstance(found, Examined):
-        return None
-    return refusal(judge(setup, found.reading, thresholds))
+    return refusal(judged(setup, findings, thresholds))
 
 
 def still_sound(race: State, refused: Mapping[Setup, str]) -> State:
@@ -119,7 +116,7 @@ def summary(setup: Setup, results: Sequence[GateResult]) -> str:
     """What the gates say of a setup, in one line."""
     failed = refusal(results)
     if failed is not None:
-        return f"{setup.key}: unsafe, {failed.gate}: {failed.text}"
+        return f"{setup.key}: unsafe, {failed.reason}"
     warned = [item.gate for item in results if item.status == "warn"]
     if warned:
         return f"{setup.key}: passes {len(results)} gates, with a warning of {', '.join(warned)}"

@@ -129,7 +129,7 @@ class Sweep:
         for setup in setups:
             gate = refused_by(setup, findings, self._plan.thresholds)
             if gate is not None:
-                refused[setup] = f"unsafe: {gate.gate}: {gate.text}"
+                refused[setup] = f"unsafe: {gate.reason}"
             elif (text := refused_wire(self._plan, setup, findings)) is not None:
                 refused[setup] = f"unsafe: wire-error: {text}"
         return refused

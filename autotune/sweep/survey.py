@@ -13,6 +13,7 @@ from autotune.numerics.names import reducer_of
 from autotune.numerics.reduction import grade, predict, sentence
 from autotune.outcome import Outcome
 from autotune.readings import Exposure, GradientSample, Reading, ScaleTrace
+from autotune.setup import Setup
 from autotune.sweep.bench import Bench
 from autotune.sweep.plan import Plan
 from autotune.sweep.scaling import choose_scales
@@ -83,7 +84,7 @@ class Survey:
                 return Missing(reason="too few backward passes could be timed")
             return self._communication(want.setup.key, found)
         if isinstance(reading, GradientSample):
-            return self._wire_errors(reading)
+            return self._wire_errors(want.setup, reading)
         assert isinstance(reading, ScaleTrace)
         return reading
 
@@ -108,12 +109,16 @@ class Survey:
             text=justification(found) if closed is None else f"{closed[0].upper()}{closed[1:]}.",
         )
 
-    def _wire_errors(self, reading: GradientSample) -> Finding:
+    def _wire_errors(self, setup: Setup, reading: GradientSample) -> Finding:
         ranks = self._plan.target_world_size
         assert ranks is not None
         wires = sorted({setup.grad_comm_dtype for setup in self._plan.space.valid()})
         found = predict(reading, ranks, wires)
-        return WireErrors(micro_batches=reading.micro_batches, predictions=tuple(found))
+        return WireErrors(
+            micro_batch=setup.micro_batch,
+            micro_batches=reading.micro_batches,
+            predictions=tuple(found),
+        )
 
     def _sentences(self, want: Want, found: Finding) -> Iterator[str]:
         """What people are told of a finding."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.backends import backend_of
-from autotune.launch import Launch, LocalLauncher, Machine
-from autotune.launch.describe import worker_environment
+from autotune.launch import Launch
 from autotune.numerics.gates import GateResult, judge, refusal
 from autotune.numerics.thresholds import Thresholds
 from autotune.outcome import Outcome
@@ -23,14 +21,6 @@ from tests.build import TINY, make_setup
 from tests.conftest import WORKLOADS
 
 STEPS = 12
-
-
-@pytest.fixture(scope="module")
-def warm(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    folder = tmp_path_factory.mktemp("launches")
-    started = LocalLauncher(2, worker_environment(machine, 2), folder).start(0)
-    yield started
-    started.stop()
 
 
 def planted(**args: Any) -> Workload:

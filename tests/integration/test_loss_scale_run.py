@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from autotune.backends import backend_of
-from autotune.launch import Launch, LocalLauncher, Machine
-from autotune.launch.describe import worker_environment
+from autotune.launch import Launch
 from autotune.numerics.policy import Limits, choose, evaluate, expected_skips
 from autotune.outcome import Measurement, Outcome
 from autotune.readings import ScaleTrace
@@ -27,14 +24,6 @@ LOUD = Workload(
     gradient_accumulation=1,
 )
 """Gradients so large that the usual first scale overflows."""
-
-
-@pytest.fixture(scope="module")
-def warm(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    folder = tmp_path_factory.mktemp("launches")
-    started = LocalLauncher(2, worker_environment(machine, 2), folder).start(0)
-    yield started
-    started.stop()
 
 
 def trace_of(launch: Launch, setup: Setup) -> ScaleTrace:

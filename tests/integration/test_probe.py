@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -37,14 +36,6 @@ SMALL = Workload(
     micro_batch=4,
     gradient_accumulation=1,
 )
-
-
-@pytest.fixture(scope="module")
-def warm(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    folder = tmp_path_factory.mktemp("launches")
-    started = LocalLauncher(2, worker_environment(machine, 2), folder).start(0)
-    yield started
-    started.stop()
 
 
 def measured(outcome: Outcome) -> Measurement:

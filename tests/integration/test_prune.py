@@ -5,14 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from autotune.launch import Burst, Launch, LocalLauncher, Machine
-from autotune.launch.describe import worker_environment
+from autotune.launch import Burst, Launch, LocalLauncher
 from autotune.outcome import Measurement, Outcome
 from autotune.request import Measure, ProbeRequest
 from autotune.setup import Setup
@@ -23,14 +21,6 @@ ROOT = Path(__file__).parents[2]
 SETUPS = [make_setup(zero_stage=2), make_setup(backend="fsdp")]
 BURSTS = Measure(warm_up_steps=3, warm_up_cap=3, timed_steps=6, end_to_end_steps=2, burst_steps=2)
 both = pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.backend)
-
-
-@pytest.fixture(scope="module")
-def warm(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    folder = tmp_path_factory.mktemp("launches")
-    started = LocalLauncher(2, worker_environment(machine, 2), folder).start(0)
-    yield started
-    started.stop()
 
 
 class Stopper:

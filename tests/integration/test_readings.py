@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
 
@@ -24,14 +23,6 @@ from tests.build import TINY, make_setup
 from tests.conftest import WORKLOADS
 
 FP16 = make_setup(precision="fp16", grad_comm_dtype="fp16")
-
-
-@pytest.fixture(scope="module")
-def warm(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    folder = tmp_path_factory.mktemp("launches")
-    started = LocalLauncher(2, worker_environment(machine, 2), folder).start(0)
-    yield started
-    started.stop()
 
 
 def planted(**args: object) -> Workload:

@@ -107,7 +107,7 @@ def test_each_wire_dtype_is_graded_by_the_limits_that_hold(ring: float, grade: s
 
 def test_an_error_that_leaves_nothing_is_null() -> None:
     lost = Prediction("fp16", RANKS, ring=math.inf, tree=math.inf, fp32_accumulate=0.1)
-    errors = WireErrors(micro_batches=16, predictions=(lost,))
+    errors = WireErrors(micro_batch=4, micro_batches=16, predictions=(lost,))
     result = result_of({wires_name(make_setup(micro_batch=4), RANKS): errors})
     (wire,) = result["numerics"]["wires"]
     assert (wire["ring"], wire["tree"], wire["fp32_accumulate"]) == (None, None, 0.1)
@@ -125,7 +125,8 @@ def test_no_reading_however_broken_breaks_the_json() -> None:
     )
     losses = (math.nan,) * 20
     findings = make_findings(**examined(BF16, **broken, losses=losses), **examined(FP16, **broken))
-    json.dumps(result_of(findings), allow_nan=False)
+    text = json.dumps(result_of(findings), allow_nan=False)
+    assert '"outcome": "unsafe"' in text
 
 
 @given(

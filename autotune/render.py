@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import shlex
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
 from jinja2.exceptions import FilterArgumentError
 from jinja2.sandbox import SandboxedEnvironment
 
+from autotune.configs.texts import parse_yaml
 from autotune.errors import UsageError
 
 PACKAGE = Path(__file__).parent
+HERE = "\0"
+"""Stands in a shell word for the folder of the script: no word can hold it by itself."""
 TORCH_DTYPES = {
     None: "None",
     "fp32": "torch.float32",
@@ -43,7 +48,8 @@ def shipped_templates() -> Path:
 def render(name: str, variables: Mapping[str, object], user_folder: Path | None) -> str:
     """Renders a template and checks the text.
 
-    Text of a ``.json.j2`` template must be JSON, that of a ``.py.j2`` template Python.
+    Text of a ``.json.j2`` template must be JSON, that of a ``.py.j2`` template Python, and that of
+    a ``.yaml.j2`` template YAML.
 
     Args:
         name: Template, relative to a template folder, such as ``deepspeed/config.json.j2``.
@@ -65,6 +71,8 @@ def render(name: str, variables: Mapping[str, object], user_folder: Path | None)
         parse_json(text, name)
     elif name.endswith(".py.j2"):
         parse_python(text, name)
+    elif name.endswith(".yaml.j2"):
+        parse_yaml_text(text, name)
     return text
 
 
@@ -100,6 +108,22 @@ def parse_python(text: str, name: str) -> ast.Module:
         raise UsageError(f"{name} renders text that is not Python: {error}.") from error
 
 
+def parse_yaml_text(text: str, name: str) -> Any:
+    """Reads YAML 1.1, as accelerate reads it, without duplicate keys.
+
+    Args:
+        text: The YAML text.
+        name: What to call it in the error.
+
+    Raises:
+        UsageError: It is not such YAML.
+    """
+    try:
+        return parse_yaml(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"{name} renders text that is not YAML: {error}.") from error
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
@@ -123,8 +147,10 @@ def _environment(folders: list[Path]) -> SandboxedEnvironment:
     )
     environment.filters |= {
         "tojson": to_json,
+        "yaml": to_yaml,
         "python": to_python,
         "shell": to_shell,
+        "shell_words": to_shell_words,
         "torch_dtype": to_torch_dtype,
         "comment": to_comment,
     }
@@ -138,6 +164,33 @@ def to_json(value: object) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise FilterArgumentError(f"{value!r} cannot be written as JSON: {error}") from error
+
+
+def to_yaml(value: object) -> str:
+    """The value as YAML 1.1 on one line. Raises FilterArgumentError when YAML cannot hold it."""
+    _demand_defined(value)
+    try:
+        text = _one_line(value)
+        same = parse_yaml(text) == value
+    except (ValueError, yaml.YAMLError):
+        same = False
+    if not same:
+        raise FilterArgumentError(f"{value!r} cannot be written as YAML")
+    return text
+
+
+def _one_line(value: object, *, inside: bool = False) -> str:
+    if isinstance(value, dict):
+        pairs = ((_one_line(key, inside=True), _one_line(value[key], inside=True)) for key in value)
+        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_one_line(item, inside=True) for item in value) + "]"
+    if not isinstance(value, str | int | float | None):
+        raise ValueError("no plain value")
+    # In double quotes where a text could end early or needs escapes, plain where it reads better.
+    quoted = isinstance(value, str) and (inside or not (value.isascii() and value.isprintable()))
+    text: str = yaml.safe_dump(value, default_style='"' if quoted else None, width=math.inf)
+    return text.removesuffix("...\n").rstrip("\n")
 
 
 def to_python(value: object) -> str:
@@ -161,6 +214,13 @@ def to_shell(value: object) -> str:
     if "\0" in text:
         raise FilterArgumentError(f"{text!r} holds a null character, which no shell word can")
     return shlex.quote(text)
+
+
+def to_shell_words(words: Sequence[str]) -> str:
+    """Words of a POSIX shell, in each of which `HERE` becomes ``"$here"``, a variable of its."""
+    _demand_defined(words)
+    parts = ([to_shell(part) if part else "" for part in word.split(HERE)] for word in words)
+    return " ".join('"$here"'.join(word) or "''" for word in parts)
 
 
 def to_torch_dtype(value: object) -> str:

@@ -1,0 +1,163 @@
+"""``deepspeed_config`` of accelerate's configuration file: a file, or keys of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configs.accelerate_keys import DEEPSPEED, DEEPSPEED_LOST, DUPLICATED
+from autotune.configs.deepspeed import understand_deepspeed
+from autotune.configs.names import closest
+from autotune.configs.texts import read_file, show
+from autotune.configs.understood import Inert, Refused, Understood
+from autotune.configs.values import AUTO, as_float, as_int
+
+DEVICES = ("none", "cpu", "nvme")
+
+
+def understand_named(
+    values: Mapping[str, Any], mixed: str | None, folder: Path
+) -> Understood | Refused:
+    """What a ``deepspeed_config_file`` says of a setup.
+
+    Args:
+        values: The mapping ``deepspeed_config``.
+        mixed: ``mixed_precision`` of accelerate's file; None where it does not say it.
+        folder: Where the file is looked for.
+    """
+    inert = tuple(_inert(values))
+    reasons = tuple(_doubled(values, mixed))
+    if reasons:
+        return Refused(reasons, inert)
+    name = str(values["deepspeed_config_file"])
+    parsed = read_file(folder / name, hjson_too=True)
+    if isinstance(parsed, Refused):
+        return Refused(tuple(_said_of(name, parsed.reasons)), inert)
+    if not parsed.strict:
+        return Refused(
+            (f"{name} is no strict JSON (comments or trailing commas), which accelerate demands",),
+            inert,
+        )
+    if "zero_optimization" not in parsed.data:
+        return Refused((f"{name} has no zero_optimization, which accelerate demands",), inert)
+    config = {"gradient_accumulation_steps": 1, **parsed.data}  # as accelerate completes it
+    found = understand_deepspeed(config, hf=True)
+    if isinstance(found, Refused):
+        return Refused(tuple(_said_of(name, found.reasons)), (*inert, *found.inert))
+    return replace(found, inert=(*inert, *found.inert))
+
+
+def _said_of(name: str, reasons: tuple[str, ...]) -> Iterator[str]:
+    return (f"deepspeed_config_file {name}: {reason}" for reason in reasons)
+
+
+def _doubled(values: Mapping[str, Any], mixed: str | None) -> Iterator[str]:
+    for key in DUPLICATED:
+        if key in values:
+            yield (
+                f"deepspeed_config.{key} stands beside deepspeed_config_file, which accelerate "
+                "refuses; delete it"
+            )
+    if mixed is not None:
+        yield (
+            f'mixed_precision is "{mixed}" beside deepspeed_config_file, which accelerate refuses; '
+            "delete it and say it in DeepSpeed's file"
+        )
+
+
+def understand_inline(values: Mapping[str, Any], mixed: str | None) -> Understood | Refused:
+    """What accelerate's own keys for DeepSpeed say of a setup.
+
+    Args:
+        values: The mapping ``deepspeed_config``.
+        mixed: ``mixed_precision`` of accelerate's file; None where it does not say it.
+    """
+    inert = tuple(_inert(values))
+    reasons = tuple(_faults(values))
+    if reasons:
+        return Refused(reasons, inert)
+    found = understand_deepspeed(compose(values, mixed), hf=True)
+    if isinstance(found, Refused):
+        return Refused(found.reasons, inert)
+    return replace(found, inert=inert, notes=tuple(_notes(values, found.notes)))
+
+
+def _notes(values: Mapping[str, Any], notes: tuple[str, ...]) -> Iterator[str]:
+    """Those of the composed configuration, in the words of accelerate's own keys."""
+    yield from (note for note in notes if not note.startswith("gradient_clipping"))
+    if as_float(values.get("gradient_clipping", 1)) == 0:
+        yield (
+            "deepspeed_config.gradient_clipping is 0, which accelerate does not pass on: DeepSpeed "
+            "0.19.8 then clips at 1.0"
+        )
+
+
+def compose(values: Mapping[str, Any], mixed: str | None) -> dict[str, Any]:
+    """The DeepSpeed configuration that accelerate's ``DeepSpeedPlugin`` makes of its keys."""
+    config: dict[str, Any] = {
+        "train_batch_size": AUTO,
+        "train_micro_batch_size_per_gpu": AUTO,
+        "gradient_accumulation_steps": _size(values.get("gradient_accumulation_steps", AUTO)),
+        "zero_optimization": {
+            "stage": as_int(values.get("zero_stage", 2)),
+            "offload_optimizer": _offload(values, "offload_optimizer"),
+            "offload_param": _offload(values, "offload_param"),
+            "stage3_gather_16bit_weights_on_model_save": (
+                str(values.get("zero3_save_16bit_model", False)).lower() == "true"
+            ),
+        },
+    }
+    clipping = values.get("gradient_clipping", AUTO)
+    if clipping == AUTO or as_float(clipping):
+        config["gradient_clipping"] = AUTO if clipping == AUTO else as_float(clipping)
+    return {**config, **_precision(mixed)}
+
+
+def _precision(mixed: str | None) -> dict[str, Any]:
+    if mixed is None:
+        return {name: {"enabled": AUTO} for name in ("fp16", "bf16")}
+    fp16 = {"enabled": True, "auto_cast": True} if mixed == "fp16" else {"enabled": False}
+    return {"fp16": fp16, "bf16": {"enabled": mixed == "bf16"}}
+
+
+def _offload(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    device = str(values.get(f"{name}_device", "none")).lower()
+    # The path of the file never reaches the processes, which take "none" for it.
+    return {"device": device, "nvme_path": "none" if device == "nvme" else None}
+
+
+def _size(value: Any) -> int | str:
+    return AUTO if value == AUTO else as_int(value) or 0
+
+
+def _faults(values: Mapping[str, Any]) -> Iterator[str]:
+    stage = as_int(values.get("zero_stage", 2))
+    if stage not in (0, 1, 2, 3):
+        yield f"deepspeed_config.zero_stage is {show(values['zero_stage'])}: allowed are 0 to 3"
+    steps = values.get("gradient_accumulation_steps", AUTO)
+    if steps != AUTO and not (isinstance(steps, int | str) and (as_int(steps) or 0) > 0):
+        yield (
+            f"deepspeed_config.gradient_accumulation_steps is {show(steps)}, where a whole number "
+            'from 1 or "auto" must stand'
+        )
+    clipping = values.get("gradient_clipping", AUTO)
+    if clipping != AUTO and (as_float(clipping) is None or isinstance(clipping, bool)):
+        yield (
+            f"deepspeed_config.gradient_clipping is {show(clipping)}, where a number or "
+            '"auto" must stand'
+        )
+    for name in ("offload_optimizer_device", "offload_param_device"):
+        if str(values.get(name, "none")).lower() not in DEVICES:
+            yield f"deepspeed_config.{name} is {show(values[name])}: allowed are none, cpu, nvme"
+
+
+def _inert(values: Mapping[str, Any]) -> Iterator[Inert]:
+    for key in values:
+        if key in DEEPSPEED_LOST:
+            yield Inert(f"deepspeed_config.{key}", DEEPSPEED_LOST[key])
+        elif key not in DEEPSPEED:
+            meant = closest(key, DEEPSPEED)
+            hint = f"; did you mean {meant}?" if meant else ""
+            yield Inert(f"deepspeed_config.{key}", f"accelerate has no such key{hint}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -74,6 +78,46 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
     """Mean cross-entropy of the next token, in float32 whatever the model computes in."""
     logits = model(tokens[:, :-1]).float()
     return functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+
+def join() -> torch.device:
+    """Joins the other ranks; returns this rank's device."""
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+def accelerate_on_cpu() -> None:
+    """Lets accelerate use DeepSpeed and FSDP2 between CPU ranks; with a GPU it does nothing.
+
+    accelerate 1.15 joins no process group on CPUs unless it is told to, and then knows DDP only.
+    """
+    if torch.cuda.is_available():
+        return
+    from accelerate import DistributedType, PartialState
+
+    state = PartialState(cpu=True)
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        state.distributed_type = DistributedType.MULTI_GPU
+
+
+def open_log(folder: Path) -> logging.Logger:
+    """Makes the folder and a logger that writes to ``train.log`` in it and to standard output.
+
+    All ranks but the first stay silent.
+    """
+    logger = logging.getLogger("train")
+    logger.propagate = False
+    if int(os.environ.get("RANK", "0")) == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(logging.StreamHandler(sys.stdout))
+        logger.addHandler(logging.FileHandler(folder / "train.log"))
+    return logger
 
 
 def leave() -> None:

@@ -7,23 +7,11 @@ tuned/launch.sh examples/train_fsdp.py --steps 20
 from __future__ import annotations
 
 import argparse
-import os
 
 import fsdp_setup  # written by autotune; launch.env puts its folder on PYTHONPATH
 import torch
 import torch.distributed as dist
-from tiny_model import Block, TinyModel, batches, leave, loss_of
-
-
-def join() -> torch.device:
-    """Joins the other ranks; returns this rank's device."""
-    if not torch.cuda.is_available():
-        dist.init_process_group("gloo")
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    return device
+from tiny_model import Block, TinyModel, batches, join, leave, loss_of
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,22 @@ TOKENS = torch.zeros(2, 5, dtype=torch.long)
 class Pair(NamedTuple):
     first: torch.Tensor
     second: str
+
+
+class Encoded(UserDict[str, torch.Tensor]):
+    """As a tokenizer returns it: no dict, but it knows how to move."""
+
+    moved_to: torch.device | None = None
+
+    def to(self, device: torch.device) -> Encoded:
+        self.moved_to = device
+        return self
+
+
+def test_what_a_tokenizer_returns_moves_itself_and_is_counted() -> None:
+    batch = Encoded(input_ids=TOKENS, labels=TOKENS[:, :2])
+    assert move([batch], CPU)[0].moved_to == CPU
+    assert count_tokens(batch) == 10
 
 
 @pytest.mark.parametrize(

@@ -87,15 +87,25 @@ CONDITIONS = (
         "fp32",
     ),
     Condition(
+        "zero_stage",
+        "stages-need-sharding",
+        "DDP keeps weights, gradients and optimizer state whole on every rank",
+        lambda knobs, context: knobs["backend"] != "ddp",
+        0,
+    ),
+    Condition(
         "bucket_bytes",
-        "buckets-need-deepspeed",
+        "buckets-need-a-size",
         "FSDP2 reduces a layer at a time, and ZeRO stage 0 in a bucket of fixed size",
-        lambda knobs, context: knobs["backend"] == "deepspeed" and knobs["zero_stage"] > 0,
+        lambda knobs, context: (
+            knobs["backend"] == "ddp"
+            or (knobs["backend"] == "deepspeed" and knobs["zero_stage"] > 0)
+        ),
     ),
     Condition(
         "overlap_comm",
         "overlap-needs-streams",
-        "FSDP2 and ZeRO stage 0 have no such switch, and a CPU has no streams to overlap",
+        "FSDP2, DDP and ZeRO stage 0 have no such switch, and a CPU has no streams to overlap",
         lambda knobs, context: (
             knobs["backend"] == "deepspeed" and knobs["zero_stage"] > 0 and context.device == "cuda"
         ),

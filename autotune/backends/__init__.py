@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autotune.backends.ddp import DDP
 from autotune.backends.deepspeed import DEEPSPEED
 from autotune.backends.dialect import Dialect
 from autotune.backends.fsdp import FSDP
@@ -12,7 +13,7 @@ from autotune.space import Restriction
 
 __all__ = ["BACKENDS_BY_NAME", "RESTRICTIONS", "Dialect", "backend_of"]
 
-BACKENDS_BY_NAME: Mapping[Backend, Dialect] = {"deepspeed": DEEPSPEED, "fsdp": FSDP}
+BACKENDS_BY_NAME: Mapping[Backend, Dialect] = {"deepspeed": DEEPSPEED, "fsdp": FSDP, "ddp": DDP}
 RESTRICTIONS: tuple[Restriction, ...] = tuple(
     restriction for backend in BACKENDS_BY_NAME.values() for restriction in backend.restrictions
 )

@@ -7,8 +7,8 @@ from autotune.setup import Setup, scaler_of
 
 def reducer_of(setup: Setup) -> str:
     """Setups with the same answer reduce as much, as often and in the same code."""
-    if setup.backend == "fsdp":
-        return "fsdp"
+    if setup.backend != "deepspeed":
+        return setup.backend
     return "deepspeed stages 0 and 1" if setup.zero_stage < 2 else "deepspeed stages 2 and 3"
 
 

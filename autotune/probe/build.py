@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.probe.ddp_engine import DdpRunner
 from autotune.probe.deepspeed_engine import DeepSpeedRunner
 from autotune.probe.engine import TIMED, Engine, Optimization
 from autotune.probe.fsdp_engine import FsdpRunner
@@ -19,4 +20,6 @@ def build_engine(
     """
     if setup.backend == "deepspeed":
         return DeepSpeedRunner(task, setup, rendered, optimization)
+    if setup.backend == "ddp":
+        return DdpRunner(task, setup, rendered, optimization)
     return FsdpRunner(task, setup, rendered, optimization)

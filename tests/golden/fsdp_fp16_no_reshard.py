@@ -15,11 +15,19 @@
         optimizer.zero_grad()
 
 Master weights and optimizer state stay in the model's own dtype: build the model in float32.
+
+A script that calls ``fully_shard`` by itself, or has a library do it, can keep its loop. It calls
+``fsdp_setup.install()`` before that.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import sys
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -95,8 +103,47 @@ def scaler(device: str) -> torch.amp.GradScaler:
     )
 
 
+def install() -> None:
+    """Gives every ``fully_shard`` that is called from now on these dtypes and this resharding.
+
+    Whoever calls it, and whatever it asks for: PARAM_DTYPE and REDUCE_DTYPE replace these two of
+    its policy, and RESHARD_AFTER_FORWARD its ``reshard_after_forward``, unless that is a number
+    of ranks. The root's weights stay gathered, as torch keeps them. The rest of the policy, the
+    other arguments, activation checkpointing, the scaler and the batches stay the script's, but
+    float32 matrices are multiplied as MATMUL_PRECISION says.
+    """
+    torch.set_float32_matmul_precision(MATMUL_PRECISION)
+    # None lets torch find the root, and shard again what is below it.
+    reshard = None if RESHARD_AFTER_FORWARD else False
+
+    @functools.wraps(fully_shard)
+    def shard_as_measured(
+        module: Any,
+        *,
+        reshard_after_forward: bool | int | None = None,
+        mp_policy: MixedPrecisionPolicy | None = None,
+        **others: Any,
+    ) -> Any:
+        ranks = type(reshard_after_forward) is int
+        dtypes = dataclasses.replace(
+            mp_policy or policy(), param_dtype=PARAM_DTYPE, reduce_dtype=REDUCE_DTYPE
+        )
+        return fully_shard(
+            module,
+            reshard_after_forward=reshard_after_forward if ranks else reshard,
+            mp_policy=dtypes,
+            **others,
+        )
+
+    # Under every name, so that modules which have imported it before obey too; this one need not.
+    for item in [item for item in sys.modules.values() if isinstance(item, ModuleType)]:
+        if vars(item) is not globals():
+            names = [name for name, value in vars(item).items() if value is fully_shard]
+            vars(item).update(dict.fromkeys(names, shard_as_measured))
+
+
 def find_layers(model: nn.Module, layers: tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    """The modules to shard on their own, inner ones before those that contain them."""
+    """The layers of the model, inner ones before those that contain them."""
     if layers:
         found = [item for item in model.modules() if isinstance(item, layers)]
     else:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from autotune.backends import backend_of
 from autotune.render import render
@@ -83,6 +83,17 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return importlib.import_module("fsdp_setup")
 
     return load
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Takes an installed module out again."""
+    before = torch.distributed.fsdp.fully_shard
+    yield
+    installed = torch.distributed.fsdp.fully_shard
+    for item in [item for item in sys.modules.values() if isinstance(item, ModuleType)]:
+        names = [name for name, value in vars(item).items() if value is installed]
+        vars(item).update(dict.fromkeys(names, before))
 
 
 def sharded(model: nn.Module) -> list[str]:
@@ -198,3 +209,82 @@ def test_the_scaler_skips_an_overflow_and_halves(load: Any) -> None:
     assert scaler.get_scale() == 2.0**15
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter.full_tensor(), old)
+
+
+def policies(model: Any) -> list[MixedPrecisionPolicy]:
+    modules = [item for item in model.modules() if isinstance(item, FSDPModule)]
+    return [item._get_fsdp_state()._mp_policy for item in modules]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", None)])
+def test_after_install_who_shards_gets_the_dtypes_and_keeps_the_rest_of_the_policy(
+    load: Any, restored: None, precision: str, dtype: torch.dtype | None
+) -> None:
+    load(precision=precision, grad_comm_dtype="fp32").install()
+    own = MixedPrecisionPolicy(torch.float16, torch.float16, torch.float64, False)
+    model = Model(Block(), Block())
+    fully_shard(model.layers[0], mp_policy=own)
+    torch.distributed.fsdp.fully_shard([model.layers[1]])
+    fully_shard(model)
+    assert policies(model) == [
+        MixedPrecisionPolicy(dtype, torch.float32),
+        MixedPrecisionPolicy(dtype, torch.float32, torch.float64, False),
+        MixedPrecisionPolicy(dtype, torch.float32),
+    ]
+
+
+def test_after_install_modules_that_are_imported_later_have_it_too(
+    load: Any, restored: None
+) -> None:
+    load(precision="bf16").install()
+    later: Any = importlib.import_module("torch.distributed._composable.fsdp")
+    importlib.reload(later)
+    assert policies(later.fully_shard(Block()))[0].param_dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("stage", "again"), [(2, False), (3, True)])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_after_install_all_but_the_root_reshard_as_measured(
+    load: Any, restored: None, asked: bool | None, stage: int, again: bool
+) -> None:
+    load(zero_stage=stage).install()
+    model = Model(Block())
+    for module in (model.layers[0], model):
+        fully_shard(module, reshard_after_forward=asked)
+    model(torch.ones(2, 4))  # finds the root
+    assert reshards(model.layers[0]) is again
+    assert not reshards(model)
+
+
+def test_after_install_a_number_of_ranks_and_the_other_arguments_stay(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    script: Any = ModuleType("script")
+    script.shard = lambda module, **options: asked.update(options)
+    monkeypatch.setitem(sys.modules, "script", script)
+    module = load(zero_stage=2)
+    monkeypatch.setattr(module, "fully_shard", script.shard)
+    module.install()
+    script.shard(Block(), reshard_after_forward=4, mesh="mesh")
+    assert (asked["reshard_after_forward"], asked["mesh"]) == (4, "mesh")
+    assert asked["mp_policy"] == module.policy()
+
+
+def test_installing_twice_is_as_once_and_shard_works_after_it(load: Any, restored: None) -> None:
+    module = load(precision="bf16", grad_comm_dtype="bf16", zero_stage=3)
+    module.install()
+    once = torch.distributed.fsdp.fully_shard
+    module.install()
+    assert torch.distributed.fsdp.fully_shard is once
+    model = module.shard(Block())
+    assert policies(model) == [module.policy()]
+    model(torch.ones(2, 4))
+    assert reshards(model)  # the whole model as one, which install() would keep gathered
+
+
+@pytest.mark.parametrize(("precision", "flag"), [("fp32", "highest"), ("tf32", "high")])
+def test_install_sets_the_matmul_flag(load: Any, restored: None, precision: str, flag: str) -> None:
+    torch.set_float32_matmul_precision("medium")
+    load(precision=precision).install()
+    assert torch.get_float32_matmul_precision() == flag

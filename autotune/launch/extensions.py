@@ -7,16 +7,20 @@ cache that would be their training; here it is found and removed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import IO
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 GUARD = "in-use"
 TORCH_LOCK = "lock"
+BUILD_SECONDS = 900  # no extension takes as long to compile
 
 
 def default_folder() -> Path:
@@ -39,16 +43,22 @@ class ExtensionCache:
         self._guard: IO[bytes] | None = None
 
     def enter(self) -> None:
-        """Removes what killed workers left, if no other launch of this user is alive."""
+        """Removes what killed workers left.
+
+        While another launch of this user is alive, a build may be running, and only what is too
+        old for one goes.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._guard = (self._folder / GUARD).open("wb")
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            oldest = math.inf
         except BlockingIOError:
-            pass  # another launch is alive, and may be compiling
-        else:
-            for left in self._folder.rglob(TORCH_LOCK):
-                left.unlink(missing_ok=True)
+            oldest = time.time() - BUILD_SECONDS
+        for left in self._folder.rglob(TORCH_LOCK):
+            with contextlib.suppress(FileNotFoundError):
+                if left.stat().st_mtime < oldest:
+                    left.unlink()
         fcntl.flock(self._guard, fcntl.LOCK_SH)
 
     def leave(self) -> None:

@@ -82,6 +82,11 @@ class LocalLauncher:
     folder: Path
     commands: Sequence[Sequence[str]] = ()
 
+    @property
+    def fresh(self) -> bool:
+        """The workers are warm: they serve many probes."""
+        return False
+
     def start(self, number: int, *, alone: bool = False) -> Launch:
         """Starts launch ``number`` and waits until it is ready.
 
@@ -98,7 +103,8 @@ class LocalLauncher:
             left.unlink()
         commands = () if alone else self.commands
         command = self._command(1 if alone else self.ranks)
-        return Launch(commands or (command,), dict(self.environment), folder)
+        serving = [(*words, *torchrun_tail(folder, "serve")) for words in (commands or (command,))]
+        return Launch(serving, dict(self.environment), folder)
 
     def clock(self) -> float:
         """Seconds of the monotonic clock."""
@@ -111,22 +117,35 @@ class LocalLauncher:
         )
 
 
-def torchrun_tail(folder: Path) -> tuple[str, ...]:
-    """What every torchrun command of a launch ends with."""
+def torchrun_tail(folder: Path, *worker: str) -> tuple[str, ...]:
+    """What every torchrun command of a launch ends with.
+
+    Args:
+        folder: The launch's, for the logs of its ranks.
+        worker: Arguments of the worker.
+    """
     return (
         *("--max-restarts", "0", "--redirects", "3", "--log-dir", str(folder / "ranks")),
-        *("-m", "autotune.probe", "serve"),
+        *("-m", "autotune.probe", *worker),
     )
 
 
 class Launch:
-    """One group of warm workers that serves many probes."""
+    """One group of workers, which serves many probes, or a script's one.
+
+    Each command is that of one node. They start in ``cwd``, by default in this process's folder.
+    """
 
     def __init__(
-        self, commands: Sequence[Sequence[str]], environment: dict[str, str], folder: Path
+        self,
+        commands: Sequence[Sequence[str]],
+        environment: dict[str, str],
+        folder: Path,
+        cwd: Path | None = None,
     ) -> None:
         started = time.perf_counter()
         self._folder = folder
+        self._cwd = cwd
         self._phase = "start"
         self._extensions = ExtensionCache(Path(environment[VARIABLE]))
         self._extensions.enter()
@@ -152,8 +171,9 @@ class Launch:
     ) -> subprocess.Popen[bytes]:
         with (self._folder / "torchrun.log").open("ab") as log:
             return subprocess.Popen(
-                [*command, *torchrun_tail(self._folder)],
+                command,
                 env=environment,
+                cwd=self._cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -43,6 +43,10 @@ class Launcher(Protocol):
     def ranks(self) -> int:
         """Workers in a launch."""
 
+    @property
+    def fresh(self) -> bool:
+        """Whether every probe starts processes of its own, so that no launch has to be warmed."""
+
     def start(self, number: int, *, alone: bool = False) -> Launch:
         """Starts launch ``number``, of one rank if ``alone``, and waits until it is ready."""
 

@@ -42,6 +42,7 @@ class ReplayLauncher:
 
     def __init__(self, source: Source, *, ranks: int = 1, seed: int = 0) -> None:
         self.ranks = ranks
+        self.fresh = False
         self._source = source
         self._seed = seed
         self._seconds = 0.0

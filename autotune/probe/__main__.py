@@ -1,4 +1,4 @@
-"""Entry point of the workers: ``python -m autotune.probe describe|serve``."""
+"""Entry point of the workers: ``python -m autotune.probe describe|serve|attach``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Prints what the machine can do, or serves probes until told to stop."""
+    """Prints what the machine can do, serves probes until told to stop, or measures a script."""
     if sys.argv[1:] == ["describe"]:
         from autotune.probe.describe import describe
 
@@ -19,7 +19,13 @@ def main() -> int:
 
         serve()
         return 0
-    print("usage: python -m autotune.probe describe|serve", file=sys.stderr)
+    if sys.argv[1:2] == ["attach"] and len(sys.argv) > 2:
+        from autotune.probe.attach.worker import attach
+
+        attach(sys.argv[2:])
+        return 0
+    usage = "usage: python -m autotune.probe describe | serve | attach [--] SCRIPT ARGUMENT..."
+    print(usage, file=sys.stderr)
     return 2
 
 

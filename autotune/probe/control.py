@@ -54,3 +54,25 @@ class Control:
     def barrier(self) -> None:
         """Waits for all ranks."""
         dist.barrier(group=self._group)
+
+
+class Alone(Control):
+    """The side channel of a process without others."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.world_size = 1
+
+    def share(self, message: dict[str, Any] | None) -> dict[str, Any]:
+        """The message itself."""
+        return message or {}
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, in a stack of one."""
+        return torch.stack([tensor])
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def _reduce(self, values: list[float], operation: Any) -> list[float]:
+        return list(values)

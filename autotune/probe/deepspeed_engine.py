@@ -28,6 +28,13 @@ from autotune.probe.engine import (
 from autotune.probe.workload import Task
 from autotune.setup import DTYPE_BYTES, Setup
 
+NOT_OURS = (
+    *("optimizer", "scheduler"),
+    *("wall_clock_breakdown", "memory_breakdown", "flops_profiler", "comms_logger", "dump_state"),
+    *("tensorboard", "wandb", "csv_monitor", "comet"),
+)
+"""Keys of a user's own configuration that this trainer leaves out: it brings an optimizer and a
+constant learning rate, and the rest slows or reports what is measured."""
 AT_FLOOR = "loss scale already at minimum"
 # Found once, after the import and before anything is frozen out of the collector's sight.
 METHOD_CACHES: tuple[Any, ...] = tuple(
@@ -44,7 +51,7 @@ class DeepSpeedRunner:
     def __init__(
         self, task: Task, setup: Setup, rendered: str, optimization: Optimization = TIMED
     ) -> None:
-        config = json.loads(rendered)
+        config = own_trainers(json.loads(rendered))
         check_config(config, setup)
         if not optimization.clip:
             config["gradient_clipping"] = 0.0
@@ -146,6 +153,18 @@ def forget_engines() -> None:
         cache.cache_clear()
 
 
+def own_trainers(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without what this trainer brings itself.
+
+    An offloaded optimizer may be torch's, and no timer synchronises the device.
+    """
+    own = {key: value for key, value in config.items() if key not in NOT_OURS}
+    if own.get("zero_optimization", {}).get("offload_optimizer"):
+        own["zero_force_ds_cpu_optimizer"] = False
+    own["timers"] = {"throughput": {"enabled": False}}
+    return own
+
+
 def check_config(config: dict[str, Any], setup: Setup) -> None:
     """Reads the configuration with DeepSpeed's own class and compares it with the setup.
 
@@ -190,17 +209,19 @@ def wanted_values(setup: Setup) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": setup.micro_batch,
         "gradient_accumulation_steps": setup.gradient_accumulation,
         "zero_optimization.stage": setup.zero_stage,
-        "zero_optimization.overlap_comm": bool(setup.overlap_comm),
         "communication_data_type": TORCH_DTYPES[setup.grad_comm_dtype],
         "fp16.enabled": setup.precision == "fp16",
         "bf16.enabled": setup.precision == "bf16",
     }
+    if setup.overlap_comm is not None:
+        values["zero_optimization.overlap_comm"] = setup.overlap_comm
     if setup.bucket_bytes is not None:
         elements = setup.bucket_bytes // DTYPE_BYTES[setup.grad_comm_dtype]
         values["zero_optimization.reduce_bucket_size"] = elements
     if setup.loss_scale is not None:
         values["fp16.initial_scale_power"] = setup.loss_scale.initial_power
         values["fp16.loss_scale_window"] = setup.loss_scale.window
-        values["fp16.hysteresis"] = setup.loss_scale.hysteresis
+        if setup.zero_stage > 0:  # stage 0 has no such rule
+            values["fp16.hysteresis"] = setup.loss_scale.hysteresis
         values["fp16.min_loss_scale"] = setup.loss_scale.minimum
     return values

@@ -72,7 +72,7 @@ class Engine(Protocol):
         """
 
     def unsynced(self) -> AbstractContextManager[None] | None:
-        """Backward passes inside reduce no gradient; None where the library cannot do that."""
+        """Passes inside, forward and backward, reduce no gradient; None where that cannot be."""
 
     def close(self) -> None:
         """Frees everything that this engine holds."""

@@ -66,9 +66,10 @@ class Timer:
         """The backward passes of one step, each after a barrier."""
         seconds = 0.0
         for _ in range(self._accumulation):
-            loss = self._engine.forward(next(self._task.batches))
             quiet = None if synced else self._engine.unsynced()
+            # The forward too: in it DDP decides whether the backward reduces.
             with quiet or contextlib.nullcontext():
+                loss = self._engine.forward(next(self._task.batches))
                 self._control.barrier()
                 start = self._clock.now()
                 self._engine.backward(loss)

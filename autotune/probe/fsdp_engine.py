@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from autotune.probe.engine import (
@@ -37,7 +37,7 @@ class FsdpRunner:
     def __init__(
         self, task: Task, setup: Setup, rendered: str, optimization: Optimization = TIMED
     ) -> None:
-        module = import_module(rendered)
+        module = import_module(rendered, MODULE_NAME)
         check_module(module, setup)
         set_matmul_precision(setup)
         device = next(task.model.parameters()).device.type
@@ -61,14 +61,7 @@ class FsdpRunner:
 
     def step(self) -> bool:
         """Optimizer step; False when the scaler skipped it for overflow."""
-        self._scaler.unscale_(self._optimizer)
-        if self._clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        scale = self._scaler.get_scale()
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self._optimizer.zero_grad(set_to_none=True)
-        return bool(self._scaler.get_scale() >= scale)
+        return scaled_step(self._scaler, self._optimizer, self._model, self._clip_norm)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """The sharded weights, gathered one by one."""
@@ -92,16 +85,33 @@ class FsdpRunner:
         del self._model, self._optimizer, self._scaler, self._loss
 
 
-def import_module(rendered: str) -> ModuleType:
+def scaled_step(
+    scaler: torch.amp.GradScaler,
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    clip_norm: float | None,
+) -> bool:
+    """Optimizer step and empty gradients; False when the scaler skipped it for overflow."""
+    scaler.unscale_(optimizer)
+    if clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return bool(scaler.get_scale() >= scale)
+
+
+def import_module(rendered: str, name: str) -> ModuleType:
     """Imports the rendered text from a file, as the user's script will."""
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        path = Path(folder) / f"{MODULE_NAME}.py"
+        path = Path(folder) / f"{name}.py"
         path.write_text(rendered, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[MODULE_NAME] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
     return module
 

@@ -2,88 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import fmean, median
+from collections.abc import Sequence
 
-import torch
-
-from autotune.outcome import Measurement, Outcome, OutcomeKind
+from autotune.outcome import Measurement, Outcome
 from autotune.probe import health, memory
 from autotune.probe.build import build_engine
 from autotune.probe.control import Control
 from autotune.probe.engine import Engine, RefusedSetupError, ScaleFloorError
+from autotune.probe.finding import Finding, judge, stop_early
 from autotune.probe.line import Line
+from autotune.probe.pace import WINDOW, StepTimes, Stopwatch, steady
+from autotune.probe.pace import Clock as Clock  # others take it from here
 from autotune.probe.wire import WireTap, mismatch, trainable_elements
 from autotune.probe.workload import Rank, Task, build_task
 from autotune.request import Measure, ProbeRequest
-
-WINDOW = 4  # last steps of the warm-up that are looked at
-STEADY_TOLERANCE = 0.02  # two halves of the warm-up window agree within 2 %
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Seconds of one optimizer step on the slowest rank; loss of its last batch on this one."""
-
-    forward: float
-    backward: float
-    step: float
-    applied: bool
-    loss: float
-
-    @property
-    def whole(self) -> float:
-        """Seconds of all phases."""
-        return self.forward + self.backward + self.step
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """A probe that the controller stopped early."""
-
-    reason: str
-    saved_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What the measuring part of a probe came to.
-
-    Attributes:
-        measurement: When it came to an end.
-        stopped: When the controller stopped it.
-        wire: What was wrong on the wire.
-        refused: Why the library gave up.
-        throttled: As in `Outcome`.
-    """
-
-    measurement: Measurement | None = None
-    stopped: Stopped | None = None
-    wire: str | None = None
-    refused: str | None = None
-    throttled: tuple[str, ...] = ()
-
-
-class Stopwatch:
-    """Wall time of each phase of a probe."""
-
-    def __init__(self, announce: Callable[[str], None]) -> None:
-        self.seconds: dict[str, float] = {}
-        self._announce = announce
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Times the body and announces its start."""
-        self._announce(name)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = time.perf_counter() - start
 
 
 def run_probe(request: ProbeRequest, place: Rank, control: Control, line: Line) -> Outcome:
@@ -149,22 +81,6 @@ def _find(
     return _measure(meter, watch, request.measure, tap, line)
 
 
-def judge(found: Finding) -> tuple[OutcomeKind, str | None]:
-    """Kind and reason of the outcome: the wire first, then whether training happened at all."""
-    measurement = found.measurement
-    if found.stopped is not None:
-        return "pruned", found.stopped.reason
-    if measurement is None:
-        return ("inert", found.wire) if found.wire else ("unsafe", found.refused)
-    if not all(math.isfinite(loss) for loss in measurement.losses):
-        return "unsafe", f"The loss was not finite: {measurement.losses}."
-    if measurement.skipped_steps == len(measurement.backward_seconds):
-        return "unsafe", "Every timed step was skipped for overflow."
-    if measurement.end_to_end_steps == 0:
-        return "unsafe", "Every end-to-end step was skipped for overflow."
-    return "ok", None
-
-
 def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap, line: Line) -> Finding:
     steps: list[StepTimes] = []
     with watch.phase("warm_up"):
@@ -175,7 +91,7 @@ def _measure(meter: Meter, watch: Stopwatch, measure: Measure, tap: WireTap, lin
             steps, reason = _timed(meter, measure, line)
     throttled = meter.throttled()
     if reason is not None:
-        return Finding(stopped=_stopped(reason, measure, warm, steps), throttled=throttled)
+        return Finding(stopped=stop_early(reason, measure, warm, steps), throttled=throttled)
     with watch.phase("end_to_end"):
         seconds, applied = meter.end_to_end(measure.end_to_end_steps)
     measurement = Measurement(
@@ -213,32 +129,8 @@ def _timed(meter: Meter, measure: Measure, line: Line) -> tuple[list[StepTimes],
     return steps, None
 
 
-def _stopped(
-    reason: str, measure: Measure, warm: Sequence[StepTimes], steps: Sequence[StepTimes]
-) -> Stopped:
-    left = measure.timed_steps - len(steps) + measure.end_to_end_steps
-    return Stopped(reason, left * fmean(step.whole for step in (*warm, *steps)))
-
-
 def _backward(steps: Sequence[StepTimes]) -> tuple[float, ...]:
     return tuple(step.backward for step in steps)
-
-
-class Clock:
-    """Host time once the device is idle.
-
-    On CUDA all streams are waited for: an event on the current stream would miss a reduction
-    that is still running on the communication stream.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def now(self) -> float:
-        """Seconds."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
 
 
 class Meter:
@@ -338,12 +230,3 @@ class Meter:
         """Peak memory of the fullest rank since the probe began."""
         (peak,) = self._control.maximum([float(memory.peak_bytes(self._device))])
         return int(peak)
-
-
-def steady(window: Sequence[float]) -> bool:
-    """Whether the medians of the two halves of ``window`` differ by at most 2 %."""
-    half = len(window) // 2
-    if half == 0:
-        return False
-    early, late = median(window[:half]), median(window[half:])
-    return abs(early - late) <= STEADY_TOLERANCE * late

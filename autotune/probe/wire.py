@@ -68,7 +68,8 @@ class WireTap(TorchDispatchMode):
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         tensors = list(_tensors(args[1] if name in OUTPUT_FIRST else args[0]))
         elements = sum(tensor.numel() for tensor in tensors)
-        if elements <= FLAG_ELEMENTS:
+        # Integers are DDP's map of the parameters that a backward used, where it looks for them.
+        if elements <= FLAG_ELEMENTS or not tensors[0].is_floating_point():
             return
         dtype = tensors[0].dtype
         kind = (REDUCTIONS[name], DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch.")))

@@ -20,6 +20,7 @@ from autotune.errors import AutotuneError, UsageError
 if TYPE_CHECKING:
     from types import FrameType
 
+    from autotune.spec import Command
     from autotune.sweep import End
     from autotune.wiring import Session
 
@@ -40,6 +41,14 @@ RunsFolder = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 BudgetText = Annotated[
     str | None,
     typer.Option(help="For all phases, such as 2m, 1h or 60p (probes); in place of the file's."),
+]
+ScriptWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Your training script and its arguments, after --, for a workload that is a script.",
+        metavar="[-- SCRIPT ARGUMENT...]",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
@@ -76,12 +85,17 @@ def _print_json(value: Mapping[str, Any]) -> None:
 
 
 @app.command()
-def plan(file: SweepFile, runs: RunsFolder = DEFAULT_RUNS, json: AsJson = False) -> None:
+def plan(
+    file: SweepFile,
+    script: ScriptWords = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    json: AsJson = False,
+) -> None:
     """Show what a sweep would try, what was ruled out and why, and what it would cost."""
     from autotune.console import make_console, make_reporter, plan_lines
     from autotune.wiring import describe_plan, make_plan
 
-    made = make_plan(file)
+    made = make_plan(file, command=_given(script))
     with (
         tempfile.TemporaryDirectory(prefix="autotune-plan-") as folder,
         make_reporter(make_console(stderr=True)) as reporter,
@@ -100,6 +114,7 @@ def sweep(
     file: Annotated[
         Path | None, typer.Argument(help="Sweep file (YAML).", metavar="FILE", show_default=False)
     ] = None,
+    script: ScriptWords = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run; start it if there is none.")
     ] = False,
@@ -131,11 +146,12 @@ def sweep(
             session = make_replay(replay, reporter, file=file, budget=limit, seed=seed)
         else:
             assert file is not None
-            made = make_plan(file, budget=limit)
+            made = make_plan(file, budget=limit, command=_given(script))
             folder = runs / made.plan.spec.name
             session = make_sweep(made, folder, reporter, resume=resume)
         end = _run_interruptibly(session)
-    again = ["sweep", str(file), "--resume", *_budget_option(budget), *_runs_option(runs)]
+    options = ["--resume", *_budget_option(budget), *_runs_option(runs)]
+    again = ["sweep", str(file), *options, *(("--", *script) if script else ())]
     _finish(session, end, again, json=json)
 
 
@@ -175,6 +191,13 @@ def confirm(
     _finish(session, end, again, json=json)
 
 
+def _given(words: Sequence[str] | None) -> Command | None:
+    """The script on the command line; it starts from the current folder."""
+    from autotune.spec import Command
+
+    return Command(words=tuple(words), folder=Path.cwd()) if words else None
+
+
 def _run_interruptibly(session: Session) -> End:
     """Runs the session; Ctrl-C stops it after the running probe, a second one at once."""
     previous = signal.getsignal(signal.SIGINT)
@@ -187,7 +210,13 @@ def _run_interruptibly(session: Session) -> End:
 
 def _finish(session: Session, end: End, again: Sequence[str], *, json: bool) -> None:
     """Writes and prints the result, and ends with the exit code of its verdict."""
-    from autotune.console import numerics_lines, spent_lines, verdict_lines, warning_lines
+    from autotune.console import (
+        note_lines,
+        numerics_lines,
+        spent_lines,
+        verdict_lines,
+        warning_lines,
+    )
     from autotune.wiring import write_result
 
     result = write_result(session.store)
@@ -198,7 +227,7 @@ def _finish(session: Session, end: End, again: Sequence[str], *, json: bool) -> 
     if end == "interrupted":
         print(f"Interrupted; continue with: autotune {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
-    for line in (*spent_lines(result), *warning_lines(result)):
+    for line in (*note_lines(result), *spent_lines(result), *warning_lines(result)):
         print(line, file=sys.stderr)
     if session.store.folder is None:
         print("Replayed from records: nothing was measured or written.", file=sys.stderr)
@@ -251,6 +280,7 @@ def show(run: RunFolder, json: AsJson = False) -> None:
         gate_table,
         left_lines,
         make_console,
+        note_lines,
         numerics_lines,
         result_table,
         spent_lines,
@@ -268,7 +298,7 @@ def show(run: RunFolder, json: AsJson = False) -> None:
     setups = (*failure_lines(result), *gate_lines(result), *left_lines(result))
     for line in (*setups, *spent_lines(result)):
         console.print(line, markup=False, soft_wrap=True)
-    for line in warning_lines(result):
+    for line in (*note_lines(result), *warning_lines(result)):
         print(line, file=sys.stderr)
 
 

@@ -52,6 +52,9 @@ class Measurement:
         steady: Whether the warm-up ended because two halves of its window agreed.
         trained_steps: Steps of the whole probe, from the first.
         trained_skips: Those of them that were skipped for overflow.
+        trained_losses: Loss of every step of the whole probe, mean over the ranks; of scripts only.
+        gradient_norms: Norm of the gradient that each of these steps applied, after clipping where
+            the script clips by itself; None where it was not taken. Of scripts only.
         useful_step_fraction: Steps that apply an update, of all steps of the real run, as the
             replay of the loss scale expects; None where nothing scales the loss, or nothing was
             replayed.
@@ -72,6 +75,8 @@ class Measurement:
     trained_steps: int = 0
     trained_skips: int = 0
     useful_step_fraction: float | None = None
+    trained_losses: tuple[float, ...] = ()
+    gradient_norms: tuple[float | None, ...] = ()
 
     @property
     def useful(self) -> float:
@@ -115,6 +120,7 @@ class Outcome:
         resident_bytes: Resident memory of the fullest rank after the clean-up.
         saved_seconds: What stopping early saved, at the pace of the steps that ran.
         throttled: Why a GPU lowered its clocks while the steps were timed, as NVML names it.
+        notes: What else people should know of the run, such as where a script's files went.
     """
 
     kind: OutcomeKind
@@ -125,6 +131,7 @@ class Outcome:
     resident_bytes: int = 0
     saved_seconds: float = 0.0
     throttled: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-Backend = Literal["deepspeed", "fsdp"]
+Backend = Literal["deepspeed", "fsdp", "ddp"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 WireDtype = Literal["fp32", "bf16", "fp16"]
 Scaler = Literal["deepspeed", "deepspeed-stage-0", "grad-scaler"]
@@ -37,7 +37,7 @@ class LossScale:
 
 def scaler_of(backend: Backend, zero_stage: int) -> Scaler:
     """Whose rules update the loss scale: ZeRO's, those of DeepSpeed's stage 0, or torch's."""
-    if backend == "fsdp":
+    if backend != "deepspeed":
         return "grad-scaler"
     return "deepspeed" if zero_stage > 0 else "deepspeed-stage-0"
 
@@ -54,7 +54,7 @@ class Setup:
         precision: Compute dtype of forward and backward; master weights stay fp32.
         grad_comm_dtype: Dtype of the gradients while they are reduced between ranks.
         zero_stage: DeepSpeed's ZeRO stage. FSDP2 has 2 (parameters stay gathered after the
-            forward) and 3 (they are sharded again).
+            forward) and 3 (they are sharded again); DDP has 0.
         bucket_bytes: Bytes a gradient bucket holds on the wire.
         overlap_comm: Whether reduction overlaps the backward pass.
         activation_checkpointing: Whether each layer recomputes its forward in the backward.

@@ -48,6 +48,53 @@ class PythonFactory:
     folder: str | None = None
 
 
+HfTask = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classification"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hf:
+    """A model that transformers builds from its configuration.
+
+    Attributes:
+        path: Folder with a ``config.json``, and perhaps weights; or that file. Absolute.
+        task: What it is trained for; None to take it from the configuration.
+        sequence: Tokens in a sample; None for what the model and the data allow, at most 512.
+        data: Tokenised file, ``.npy``, ``.bin`` or ``.parquet``, absolute; None for random batches.
+        data_dtype: Integers of a ``.bin`` file, such as ``uint16``.
+        data_column: Column of a ``.parquet`` file.
+        layers: Names of the layer classes to shard and to checkpoint; empty to ask the model.
+    """
+
+    path: str
+    task: HfTask | None = None
+    sequence: int | None = None
+    data: str | None = None
+    data_dtype: str = "uint16"
+    data_column: str = "input_ids"
+    layers: tuple[str, ...] = ()
+
+
+ScriptLauncher = Literal["torchrun", "accelerate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The user's own training script, run unchanged, once a probe.
+
+    Attributes:
+        command: Script and its arguments, with placeholders such as ``{deepspeed_config}``.
+        launcher: What starts it.
+        folder: Folder that the user starts it from; absolute.
+    """
+
+    command: tuple[str, ...]
+    launcher: ScriptLauncher = "torchrun"
+    folder: str = "."
+
+
+Model = Gpt | PythonFactory | Hf | Script
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Model and batches that the probes train.
@@ -59,7 +106,7 @@ class Workload:
         seed: Seed of weights (equal on all ranks) and of batches (offset by the rank).
     """
 
-    model: Gpt | PythonFactory
+    model: Model
     micro_batch: int
     gradient_accumulation: int
     seed: int = 0

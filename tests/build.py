@@ -31,9 +31,11 @@ def make_setup(**knobs: Any) -> Setup:
     merged = {**defaults, **knobs}
     if merged["backend"] == "fsdp":
         merged |= {"bucket_bytes": None, "zero_stage": knobs.get("zero_stage", 3)}
+    if merged["backend"] == "ddp":
+        merged |= {"zero_stage": 0}
     if merged["precision"] == "fp16" and merged["loss_scale"] is None:
-        scale = LossScale(hysteresis=1, minimum=0) if merged["backend"] == "fsdp" else LossScale()
-        merged["loss_scale"] = scale
+        deepspeed = merged["backend"] == "deepspeed"
+        merged["loss_scale"] = LossScale() if deepspeed else LossScale(hysteresis=1, minimum=0)
     return Setup(**merged)
 
 

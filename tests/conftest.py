@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 from autotune.backends import backend_of
@@ -38,6 +39,15 @@ def machine() -> Machine:
     return describe_machine()
 
 
+@pytest.fixture(autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> None:
+    """Leaves out what this device cannot compute: DeepSpeed refuses fp16 without its kernels."""
+    if request.node.get_closest_marker("fp16") is not None:
+        machine: Machine = request.getfixturevalue("machine")
+        if machine.facts["fp16"] == "none":
+            pytest.skip("no fp16 kernels here")
+
+
 @pytest.fixture
 def launcher(machine: Machine, tmp_path: Path) -> LocalLauncher:
     return LocalLauncher(2, worker_environment(machine, 2), tmp_path / "launches")
@@ -48,6 +58,12 @@ def launch(launcher: LocalLauncher) -> Iterator[Launch]:
     started = launcher.start(0)
     yield started
     started.stop()
+
+
+def marked(setup: Setup) -> ParameterSet:
+    """A setup as a parameter that is left out where its kernels are missing."""
+    marks = [pytest.mark.fp16] if setup.precision == "fp16" else []
+    return pytest.param(setup, id=setup.key, marks=marks)
 
 
 def request_for(

@@ -94,6 +94,7 @@ class ScriptedLauncher:
 
     rule: Rule
     ranks: int = 2
+    fresh: bool = False
     started: list[int] = field(default_factory=list)
     seconds: float = 0.0
     cold_seconds: float = 0.0  # of the first launch, on top

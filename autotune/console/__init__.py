@@ -1,6 +1,6 @@
 """Shows events and results to people, with rich. Progress goes to stderr."""
 
-from autotune.console.costs import plan_lines, spent_lines
+from autotune.console.costs import note_lines, plan_lines, spent_lines
 from autotune.console.formats import format_bytes, format_seconds
 from autotune.console.lines import describe_probe, event_line
 from autotune.console.noise import noise_lines
@@ -30,6 +30,7 @@ __all__ = [
     "make_console",
     "make_reporter",
     "noise_lines",
+    "note_lines",
     "numerics_lines",
     "plan_lines",
     "result_table",

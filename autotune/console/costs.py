@@ -31,8 +31,32 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         f"{len(setups)} setups to try:",
         *setups,
         f"baseline: {plan['baseline']}",
+        *own_lines(plan.get("own")),
+        *([f"command: {plan['command']}"] if plan.get("command") else []),
         *_phase_lines(plan["planned"]),
         f"budget: {format_budget(plan['planned'])}",
+    ]
+
+
+def note_lines(result: Mapping[str, Any]) -> list[str]:
+    """What became of the user's own files and configuration, for stderr."""
+    return [*result.get("notes", []), *own_lines(result.get("own"))]
+
+
+def own_lines(own: Mapping[str, Any] | None) -> list[str]:
+    """What was found in the user's own configuration file beside its knobs."""
+    if own is None:
+        return []
+    inert = [f"  {item['key']} does nothing: {item['why']}" for item in own["inert"]]
+    untried = [
+        f"  {item['key']} is carried to the export, but these probes do without it: {item['why']}"
+        for item in own["script_only"]
+    ]
+    return [
+        f"your {own['kind']} file: all of it but the knobs stays in every setup",
+        *inert,
+        *untried,
+        *(f"  {note}" for note in own["notes"]),
     ]
 
 

@@ -44,12 +44,14 @@ class Readings:
         alone: Those of them that need a launch of one rank.
         samples: Of gradients.
         traces: Of fp16 training.
+        gates: Whether setups at the gates are read, too; a script's own probes tell.
     """
 
     exposures: int = 0
     alone: int = 0
     samples: int = 0
     traces: int = 0
+    gates: bool = True
 
     @property
     def probes(self) -> float:
@@ -107,7 +109,7 @@ def forecast(
 
 def _numerics(setups: int, costs: Costs, budget: Amount, readings: Readings) -> Range:
     """Readings count as no probes; those at the gates end at their share of the time."""
-    gates = 1 if setups else 0
+    gates = int(bool(setups) and readings.gates)
     few, many = (
         readings.probes + gates * (GROUND + number * GATE) for number in (2, _most(setups))
     )

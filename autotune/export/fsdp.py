@@ -23,16 +23,31 @@ def notes(setup: Setup) -> Iterator[Note]:
     yield Note("precision", "expressed", "MATMUL_PRECISION" if tf32 else "PARAM_DTYPE")
     yield Note("grad_comm_dtype", "expressed", "REDUCE_DTYPE")
     yield Note("zero_stage", "expressed", "RESHARD_AFTER_FORWARD")
-    yield Note("activation_checkpointing", "expressed", "ACTIVATION_CHECKPOINTING")
+    yield checkpointing(setup, "shard()")
+    yield from batches()
+    if setup.loss_scale is not None:
+        yield loss_scale(setup.loss_scale)
+
+
+def checkpointing(setup: Setup, applied: str) -> Note:
+    """Layers are wrapped by the module's own function ``applied``, never by its ``install()``."""
+    text = f"ACTIVATION_CHECKPOINTING, by {applied}"
+    if setup.activation_checkpointing:
+        text += "; install() cannot: then let your script recompute its layers' forward"
+    return Note("activation_checkpointing", "expressed", text)
+
+
+def batches() -> Iterator[Note]:
+    """What every loop has to do by itself."""
     by_hand = "for your training loop to use"
     yield Note("micro_batch", "approximated", f"MICRO_BATCH, {by_hand}")
     yield Note("gradient_accumulation", "approximated", f"GRADIENT_ACCUMULATION, {by_hand}")
-    if setup.loss_scale is not None:
-        yield _loss_scale(setup.loss_scale)
 
 
-def _loss_scale(scale: LossScale) -> Note:
+def loss_scale(scale: LossScale) -> Note:
+    """The module's ``scaler()``; a script that only installs the module has its own."""
     if scale.hysteresis > 1 or scale.minimum > 0:
         missing = "torch.amp.GradScaler has neither hysteresis nor a floor"
         return Note("loss_scale", "approximated", f"INITIAL_POWER and GROWTH_INTERVAL; {missing}")
-    return Note("loss_scale", "expressed", "INITIAL_POWER and GROWTH_INTERVAL")
+    text = "INITIAL_POWER and GROWTH_INTERVAL, by scaler(); install() leaves your script its own"
+    return Note("loss_scale", "expressed", text)

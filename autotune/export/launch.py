@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from autotune.backends import backend_of
+from autotune.export.ddp import export_ddp
 from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported, Note, Provenance
 from autotune.export.fsdp import export_fsdp
@@ -14,7 +15,11 @@ from autotune.render import render
 from autotune.setup import Backend
 
 Dialect = Callable[[Probe, Provenance, Path | None], Exported]
-CONFIGURATIONS: Mapping[Backend, Dialect] = {"deepspeed": export_deepspeed, "fsdp": export_fsdp}
+CONFIGURATIONS: Mapping[Backend, Dialect] = {
+    "deepspeed": export_deepspeed,
+    "fsdp": export_fsdp,
+    "ddp": export_ddp,
+}
 SCRIPTS = ("launch.sh", "launch.env")
 
 

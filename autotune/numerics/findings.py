@@ -10,6 +10,7 @@ from autotune.numerics.names import gates_name
 from autotune.numerics.policy import PolicyScore
 from autotune.numerics.reduction import Prediction
 from autotune.numerics.thresholds import Thresholds
+from autotune.numerics.training import Training, judge_training
 from autotune.readings import GradientReading, ScaleTrace
 from autotune.setup import Scaler, Setup
 
@@ -89,13 +90,26 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A setup under which a script trained; whether it passes follows from the limits.
+
+    Attributes:
+        setup: Its key.
+        training: Its first steps, beside those of a reference.
+    """
+
+    setup: str
+    training: Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """A reading that could not be taken, and why."""
 
     reason: str
 
 
-Finding = Communication | WireErrors | ScaleTrace | ScaleChoice | Examined | Missing
+Finding = Communication | WireErrors | ScaleTrace | ScaleChoice | Examined | Trained | Missing
 
 
 def judged(
@@ -103,4 +117,6 @@ def judged(
 ) -> tuple[GateResult, ...]:
     """How a setup does at the gates by these limits; empty where it was not examined."""
     found = findings.get(gates_name(setup))
+    if isinstance(found, Trained):
+        return judge_training(setup, found.training, thresholds)
     return judge(setup, found.reading, thresholds) if isinstance(found, Examined) else ()

@@ -104,9 +104,10 @@ def at_least(value: float, bound: Bound) -> Status:
     return "pass" if math.isfinite(value) and value >= bound.limit else "fail"
 
 
-def _result(
+def result(
     gate: GateName, status: Status, value: float, limit: float, text: str, *, changed: bool = False
 ) -> GateResult:
+    """What a gate says; numbers that are not finite are left out."""
     return GateResult(
         gate=gate,
         status=status,
@@ -126,7 +127,7 @@ def compared(gate: GateName, value: float, bound: Bound, subject: str) -> GateRe
     ending = {"pass": f"at most {limit}", "fail": f"over {limit}"}
     ending["warn"] = f"over {show_number(bound.warn, unit)}; refused over {limit}"
     text = f"{subject} {show_number(value, unit)}, {ending[status]}"
-    return _result(gate, status, value, bound.limit, text, changed=bound.changed)
+    return result(gate, status, value, bound.limit, text, changed=bound.changed)
 
 
 def _finite_forward(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> GateResult:
@@ -144,7 +145,7 @@ def _finite_forward(setup: Setup, reading: GradientReading, thresholds: Threshol
             text += f", over {LARGEST_FP16:g}, the largest number of fp16"
     else:
         status, text = "pass", "the loss and all activations are finite"
-    return _result("finite-forward", status, math.nan, math.nan, text)
+    return result("finite-forward", status, math.nan, math.nan, text)
 
 
 def _activation_headroom(
@@ -166,7 +167,7 @@ def _activation_headroom(
         f"{show_number(bits, 'bits')} below the largest number of fp16, "
         f"{'at least' if status == 'pass' else 'under'} {show_number(bound.limit, 'bits')}"
     )
-    return _result(gate, status, bits, bound.limit, text, changed=bound.changed)
+    return result(gate, status, bits, bound.limit, text, changed=bound.changed)
 
 
 def _skipped_steps(
@@ -182,7 +183,7 @@ def _skipped_steps(
     text += f"the loss scaler explains up to {explained}" if explained else "none should be"
     if reading.applied_steps == 0:
         status, text = "fail", f"all {steps} steps skipped for overflow: the model never trains"
-    return _result("skipped-steps", status, skipped, explained, text)
+    return result("skipped-steps", status, skipped, explained, text)
 
 
 def explained_skips(setup: Setup, steps: int) -> int:
@@ -213,7 +214,7 @@ def _underflow(setup: Setup, reading: GradientReading, thresholds: Thresholds) -
     if found.status == "fail" or fraction <= WARNED_FRACTION:
         return found
     text = f"{found.text}; but over {show_number(WARNED_FRACTION, 'share')} of the elements"
-    return _result("underflow", "warn", norm, bound.limit, text, changed=bound.changed)
+    return result("underflow", "warn", norm, bound.limit, text, changed=bound.changed)
 
 
 def _gain(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> GateResult:
@@ -223,7 +224,7 @@ def _gain(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> Gat
     if not (math.isfinite(norm) and norm > 0):
         found = "vanishes" if norm == 0 else "is not finite"
         text = f"the gradient {found} in fp32 itself, so there is nothing to compare with"
-        return _result("gain", "fail", math.nan, bound.limit, text, changed=bound.changed)
+        return result("gain", "fail", math.nan, bound.limit, text, changed=bound.changed)
     value = abs(reading.gain - 1)
     status = at_most(value, bound)
     verb = "within" if status == "pass" else "not within"
@@ -231,7 +232,7 @@ def _gain(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> Gat
         f"the applied gradient is {_times(reading.gain)} that of fp32, "
         f"{verb} 1 +- {show_number(bound.limit, 'ratio')}"
     )
-    return _result("gain", status, value, bound.limit, text, changed=bound.changed)
+    return result("gain", status, value, bound.limit, text, changed=bound.changed)
 
 
 def _times(gain: float) -> str:
@@ -273,7 +274,7 @@ def _same_gradient(
         words += "; this setup agrees with fp32"
     text = f"against {sibling.key}, which differs in sharding alone, {words}"
     changed = gain.changed or error.changed
-    return _result("same-gradient", status, value, bound.limit, text, changed=changed)
+    return result("same-gradient", status, value, bound.limit, text, changed=changed)
 
 
 def _against(sibling: Siblings, gain: Bound, error: Bound) -> tuple[Status, float, Bound, str]:
@@ -283,8 +284,8 @@ def _against(sibling: Siblings, gain: Bound, error: Bound) -> tuple[Status, floa
     if status != "pass":
         words = f"the gain is {sibling.gain:.4g}, not within 1 +- {gain.limit:.3g}"
         return status, distance, gain, words
-    result = compared("relative-error", sibling.relative_error, error, "the relative error is")
-    return result.status, sibling.relative_error, error, result.text
+    found = compared("relative-error", sibling.relative_error, error, "the relative error is")
+    return found.status, sibling.relative_error, error, found.text
 
 
 def _agrees_with_fp32(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> bool:
@@ -297,13 +298,13 @@ def _weights_move(setup: Setup, reading: GradientReading, thresholds: Thresholds
     bound = thresholds.bound("weights-move", setup)
     if reading.applied_steps == 0:
         text = "no step of the training run was applied"
-        return _result("weights-move", "fail", 0.0, bound.limit, text, changed=bound.changed)
+        return result("weights-move", "fail", 0.0, bound.limit, text, changed=bound.changed)
     moved = reading.moved_fraction
     status = at_least(moved, bound)
     limit = show_number(bound.limit, "share")
     text = f"an applied step changes {show_number(moved, 'share')} of the weights"
     text += f", at least {limit}" if status == "pass" else f", under {limit}: rounding loses it"
-    return _result("weights-move", status, moved, bound.limit, text, changed=bound.changed)
+    return result("weights-move", status, moved, bound.limit, text, changed=bound.changed)
 
 
 def _loss_band(setup: Setup, reading: GradientReading, thresholds: Thresholds) -> GateResult:
@@ -311,7 +312,7 @@ def _loss_band(setup: Setup, reading: GradientReading, thresholds: Thresholds) -
     floor = thresholds.bound("loss-band", setup)
     broken = _broken_loss(reading)
     if broken:
-        return _result("loss-band", "fail", math.nan, floor.limit, broken, changed=floor.changed)
+        return result("loss-band", "fail", math.nan, floor.limit, broken, changed=floor.changed)
     found, expected = _late_losses(reading)
     # Where the loss itself is zero, the numbers are differences and no shares.
     whole = abs(expected) or 1.0
@@ -334,6 +335,11 @@ def _broken_loss(reading: GradientReading) -> str:
 
 def _sound(losses: Sequence[float]) -> bool:
     return bool(losses) and all(math.isfinite(loss) for loss in losses)
+
+
+def last_losses(losses: Sequence[float]) -> tuple[float, int]:
+    """Mean loss at the end of a run, and over how many steps it is taken."""
+    return _end(losses), _last(losses)
 
 
 def _late_losses(reading: GradientReading) -> tuple[float, float]:

@@ -21,6 +21,7 @@ GateName = Literal[
     "worst-tensor",
     "same-gradient",
     "weights-move",
+    "gradient-norm",
     "loss-band",
     "wire-error",
 ]
@@ -151,6 +152,14 @@ _TABLE = (
         unit="share",
         meaning="weights with a gradient that an applied step changes, at least",
         source=f"{_GPT} with bf16 weights alone: 34% move at learning rate 3e-4, 1.2% at 1e-5",
+    ),
+    Threshold(
+        gate="gradient-norm",
+        limit=0.05,
+        unit="ratio",
+        meaning="of scripts: distance from 1 of the applied gradient's norm over that of the "
+        "reference, over the first steps, at most; or 3 sigma of the reference's own runs",
+        source=_SCALED,
     ),
     Threshold(
         gate="loss-band",

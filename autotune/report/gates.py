@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.numerics.findings import Examined, Finding, Missing, judged
+from autotune.numerics.findings import Examined, Finding, Missing, Trained, judged
 from autotune.numerics.gates import GateResult, refusal
 from autotune.numerics.names import gates_name
 from autotune.numerics.thresholds import NUMBERED, THRESHOLDS, Threshold, Thresholds, show_number
+from autotune.numerics.training import Training
 from autotune.readings import GradientReading
 from autotune.setup import Setup
 
@@ -31,6 +32,11 @@ class Gates:
         """What was measured of a setup; None where it was not examined."""
         found = self.findings.get(gates_name(setup))
         return found.reading if isinstance(found, Examined) else None
+
+    def training(self, setup: Setup) -> Training | None:
+        """What a script trained under a setup; None where it was not looked at."""
+        found = self.findings.get(gates_name(setup))
+        return found.training if isinstance(found, Trained) else None
 
     def missing(self, setup: Setup) -> str | None:
         """Why a setup could not be examined; None where it was, or where nobody tried."""

@@ -37,7 +37,7 @@ def build_result(
         probes: Every probe of it.
         about: What the store keeps with the run: ``baseline``, ``removed``, ``planned``,
             ``fingerprint``, and as far as the run got ``margin``, ``spent``, ``race``,
-            ``confirmations``, ``cuts``, ``replay``, ``target``, ``gates``.
+            ``confirmations``, ``cuts``, ``notes``, ``own``, ``replay``, ``target``, ``gates``.
         findings: What its readings came to, by name.
         run: The run in commands that warnings advise, such as ``runs/mine``.
 
@@ -59,6 +59,8 @@ def build_result(
         "planned": about["planned"],
         "spent": spent_part(found),
         "cuts": list(about.get("cuts", [])),
+        "notes": list(about.get("notes", [])),
+        "own": about.get("own"),
         "fingerprint": about["fingerprint"],
         "warnings": [warning.to_dict() for warning in advise(found, run)],
         "replay": bool(about.get("replay", False)),

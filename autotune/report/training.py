@@ -26,6 +26,8 @@ CURES: Mapping[GateName, str] = {
     "worst-tensor": f"Look at the layer of that tensor. {WIDER}",
     "same-gradient": "Take the sharding of the other setup, which should train the same way.",
     "weights-move": "Keep the master weights in fp32, or name the real target.learning_rate.",
+    "gradient-norm": "Look at what divides the loss or its gradients; a script that draws other "
+    "batches in each run cannot be compared: seed it.",
     "loss-band": "Train it for longer beside fp32 before you rely on it.",
     "wire-error": "Keep fp32 on the wire.",
 }
@@ -71,8 +73,9 @@ def _named(results: Sequence[GateResult], status: Status) -> str:
 def ungated(found: Evidence, run: str) -> Iterator[Warning]:
     """Nobody knows whether the winner trains."""
     winner = found.winner
-    known = winner is None or winner == found.baseline or found.gates.reading(winner) is not None
-    if winner is None or known or not found.findings:
+    if winner is None or winner == found.baseline or not found.findings:
+        return
+    if found.gates.reading(winner) is not None or found.gates.training(winner) is not None:
         return
     missing = found.gates.missing(winner)
     if missing is not None:

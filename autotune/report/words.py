@@ -54,10 +54,19 @@ def _winner(found: Evidence) -> Iterator[str]:
         yield _passed(found.gates.results(setup))
         if _narrow(setup):
             yield from _loss(found, setup, reading)
+    elif found.gates.training(setup) is not None:
+        yield _passed(found.gates.results(setup))
+        yield from (f"{item.text[0].upper()}{item.text[1:]}." for item in _trained(found, setup))
     elif missing is not None:
         yield f"It could not be examined at the gates ({missing})."
     elif setup != found.baseline:
         yield "It was not examined at the gates: whether it trains is not known."
+
+
+def _trained(found: Evidence, setup: Setup) -> Iterator[GateResult]:
+    """What the script's own losses and gradients say."""
+    own = ("gradient-norm", "loss-band")
+    return (item for item in found.gates.results(setup) if _narrow(setup) and item.gate in own)
 
 
 def _compute(setup: Setup) -> str:

@@ -18,6 +18,7 @@ from autotune.numerics.findings import (
     Finding,
     Missing,
     ScaleChoice,
+    Trained,
     WireErrors,
 )
 from autotune.outcome import Probe
@@ -34,7 +35,7 @@ STUDIES = (SEARCH, BASELINE, RACE, CONFIRM, NUMERICS)
 PROBE = TypeAdapter(Probe)
 FINDINGS: Mapping[str, TypeAdapter[Finding]] = {
     kind.__name__: TypeAdapter(kind)
-    for kind in (Communication, WireErrors, ScaleTrace, ScaleChoice, Examined, Missing)
+    for kind in (Communication, WireErrors, ScaleTrace, ScaleChoice, Examined, Trained, Missing)
 }
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,6 +1,7 @@
 """The sweep file: YAML text in, a `Spec` or a complete list of its faults out."""
 
 from autotune.spec.budget import read_budget
-from autotune.spec.read import Budget, Spec, Target, read_spec
+from autotune.spec.read import Budget, OwnConfig, Spec, Target, read_spec
+from autotune.spec.script import Command
 
-__all__ = ["Budget", "Spec", "Target", "read_budget", "read_spec"]
+__all__ = ["Budget", "Command", "OwnConfig", "Spec", "Target", "read_budget", "read_spec"]

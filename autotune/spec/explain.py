@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from autotune.spec.faults import MOST_SHOWN, Fault, Place, closest, shorten
 from autotune.spec.json_schema import Schema, describe, json_schema, resolve, schema_at
 from autotune.spec.kinds import WORDS
-from autotune.spec.model import MODELS, PLANNED_MODELS, SweepFile
+from autotune.spec.model import MODELS, SweepFile
 from autotune.spec.yaml_reader import REFUSED, Document
 
 FREE_FORM: Place = ("workload", "args")  # the user's own; null is a value there
@@ -63,16 +63,11 @@ def _model(document: Document) -> Iterator[Fault]:
     if not isinstance(section, dict):
         return
     place: Place = ("workload",)
-    planned = [name for name in PLANNED_MODELS if name in section]
-    for name in planned:
-        inner = (*place, name)
-        words = f"{name} is not yet supported; use {' or '.join(MODELS)}"
-        yield Fault(document.line(inner), inner, words)
     given = [name for name in MODELS if name in section]
     if len(given) > 1:
         words = f"{' and '.join(given)} are both given; keep one"
         yield Fault(document.line((*place, given[1])), place, words)
-    if not given and not planned:
+    if not given:
         words = f"names no model; add exactly one of {', '.join(MODELS)}"
         yield Fault(document.line(place), place, words)
 

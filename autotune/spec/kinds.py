@@ -103,6 +103,22 @@ FactoryPath = Annotated[
     ),
 ]
 Folder = Annotated[str, Field(min_length=1)]
+DataFile = Annotated[
+    str,
+    Field(
+        pattern=r"[^/]\.(npy|bin|parquet)$",
+        json_schema_extra={"patternErrorMessage": "a file that ends in .npy, .bin or .parquet"},
+    ),
+]
+ClassName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        json_schema_extra={"patternErrorMessage": "the name of a class, such as LlamaDecoderLayer"},
+    ),
+]
+IntegerName = Literal["uint8", "uint16", "uint32", "int16", "int32", "int64"]
+Line = Annotated[str, Field(min_length=1)]
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Vocabulary = Annotated[int, Field(ge=2), BeforeValidator(_whole)]

@@ -8,11 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core.core_schema import ValidationInfo
 
 from autotune.setup import Backend, Precision, WireDtype
+from autotune.spec.hf import check_key
 from autotune.spec.kinds import (
     Axis,
     Bits,
     Bytes,
+    ClassName,
     Count,
+    DataFile,
     Deadline,
     Distance,
     Error,
@@ -20,7 +23,9 @@ from autotune.spec.kinds import (
     Folder,
     Fraction,
     GateSteps,
+    IntegerName,
     LearningRate,
+    Line,
     Margin,
     Minutes,
     Name,
@@ -35,10 +40,10 @@ from autotune.spec.kinds import (
     Vocabulary,
     wrong,
 )
+from autotune.workload import HfTask
 
-MODELS = ("gpt", "python")
-PLANNED_MODELS = ("hf", "script")
-OFFERED_ARGS = ("micro_batch", "rank", "world_size", "seed")
+MODELS = ("gpt", "hf", "python", "script")
+OFFERED_ARGS = ("micro_batch", "rank", "world_size", "seed", "folder")
 
 
 class _Section(BaseModel):
@@ -98,8 +103,18 @@ class Gpt(_Section):
         return 4.0 if self.style == "gpt2" else 8 / 3
 
 
+class ScriptSection(_Section):
+    """Your own training script, run unchanged once a probe."""
+
+    command: Line | None = None
+    """Script and arguments, with placeholders such as {deepspeed_config}. Default: what stands
+    after -- on the command line."""
+    launcher: Literal["torchrun", "accelerate"] = "torchrun"
+    """What starts it."""
+
+
 class WorkloadSection(_Section):
-    """What the probes train. Give exactly one of gpt and python."""
+    """What the probes train. Give exactly one of gpt, hf, python and script."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": [name]} for name in MODELS]}
@@ -107,10 +122,28 @@ class WorkloadSection(_Section):
 
     gpt: Gpt | None = None
     """The built-in model."""
+    hf: Folder | None = None
+    """A model of transformers: the folder with its config.json, and perhaps weights, or that file;
+    from the folder of this file. Nothing is downloaded."""
     python: FactoryPath | None = None
     """Your own: package.module:factory, found from the folder of this file."""
+    script: ScriptSection | None = None
+    """Your own training script, unchanged."""
     args: dict[str, Any] | None = None
     """Keyword arguments for the python factory."""
+    task: HfTask | None = None
+    """Of hf: what the model is trained for. Default: what its configuration says."""
+    sequence: Count | None = None
+    """Of hf: tokens in a sample. Default: 512, or what the model or a row of the data has room
+    for."""
+    data: DataFile | None = None
+    """Of hf: tokenised file, from the folder of this file. Default: random batches."""
+    data_dtype: IntegerName | None = None
+    """Integers of a .bin file. Default: uint16."""
+    data_column: Annotated[str, Field(min_length=1)] | None = None
+    """Column of a .parquet file. Default: input_ids."""
+    layers: Axis[ClassName] | None = None
+    """Of hf: names of the layer classes to shard and to checkpoint. Default: the model's own."""
     micro_batch: Count
     """Samples a rank and a backward call, as you train today."""
     gradient_accumulation: Count
@@ -123,12 +156,22 @@ class WorkloadSection(_Section):
     def _args_are_free(
         cls, args: dict[str, Any] | None, info: ValidationInfo
     ) -> dict[str, Any] | None:
-        if info.data.get("gpt") is not None:
-            raise wrong("args go to a python factory; delete them or use python instead of gpt")
+        other = next((name for name in MODELS if info.data.get(name) is not None), "python")
+        if other != "python":
+            raise wrong(
+                f"args go to a python factory; delete them or use python instead of {other}"
+            )
         taken = [name for name in OFFERED_ARGS if args and name in args]
         if taken:
             raise wrong(f"{', '.join(taken)} cannot be given here: each probe sets it itself")
         return args
+
+    @field_validator("task", "sequence", "data", "data_dtype", "data_column", "layers")
+    @classmethod
+    def _goes_with_hf(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        check_key(info.field_name, info.data, MODELS)
+        return value
 
 
 class Local(_Section):
@@ -197,8 +240,13 @@ class LossScaleValues(_Section):
 
 
 class BaselineSection(_Section):
-    """How you train today; one value for each knob you name."""
+    """How you train today: one value for each knob you name, or your own configuration file."""
 
+    deepspeed_config: Folder | None = None
+    """Your DeepSpeed configuration, from the folder of this file. What has no knob in it is carried
+    through to every setup and to the export. Knobs beside it say what it leaves open."""
+    accelerate_config: Folder | None = None
+    """Your accelerate configuration, likewise."""
     backend: Backend | None = None
     """The library that shards and reduces."""
     precision: Precision | None = None
@@ -247,6 +295,9 @@ class GatesSection(_Section):
     """Relative error of the gradient of any one tensor, at most. Default: 0.1."""
     weights_move: Fraction | None = None
     """Fraction of the weights that an optimizer step changes, at least. Default: 0.5."""
+    gradient_norm: Distance | None = None
+    """Of scripts: distance of the gradient's norm from the reference's, over the latter, at most.
+    Default: 0.05, or 3 sigma of the reference's own runs where that is more."""
     loss_band: Distance | None = None
     """Distance of the loss from fp32's after gate_steps, over the latter, at most. Default: 0.005,
     or 3 sigma of fp32 runs where that is more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -13,10 +13,15 @@ from autotune.errors import UsageError
 from autotune.request import Measure
 from autotune.spec.explain import validate
 from autotune.spec.faults import Fault, Place, report, shorten
+from autotune.spec.hf import hf_faults, read_hf
+from autotune.spec.model import BaselineSection, SweepFile, WorkloadSection
 from autotune.spec.model import Gpt as GptSection
-from autotune.spec.model import SweepFile, WorkloadSection
+from autotune.spec.script import Command, read_script
 from autotune.spec.yaml_reader import MOST_BYTES, Document, read_yaml
-from autotune.workload import Gpt, PythonFactory, Workload
+from autotune.workload import Gpt, Model, PythonFactory, Workload
+
+KINDS: tuple[Literal["deepspeed", "accelerate"], ...] = ("deepspeed", "accelerate")
+OWN = tuple(f"{kind}_config" for kind in KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,19 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnConfig:
+    """The user's own configuration file.
+
+    Attributes:
+        kind: Whose it is.
+        path: Where it is; absolute.
+    """
+
+    kind: Literal["deepspeed", "accelerate"]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A sweep file that has been read and found sound.
 
@@ -71,6 +89,8 @@ class Spec:
         trace_steps: Optimizer steps of the fp16 run from which loss scaling is replayed.
         source: The sweep file; absolute.
         home: Folder from which relative paths in it start; absolute.
+        command: The script that stood on the command line in place of the file.
+        own: The configuration file that the baseline is read from.
     """
 
     name: str
@@ -90,14 +110,17 @@ class Spec:
     trace_steps: int
     source: Path
     home: Path
+    command: Command | None = None
+    own: OwnConfig | None = None
 
 
-def read_spec(path: Path, home: Path | None = None) -> Spec:
+def read_spec(path: Path, home: Path | None = None, command: Command | None = None) -> Spec:
     """Reads a sweep file.
 
     Args:
         path: The file.
         home: Folder from which relative paths in it start; its own by default.
+        command: The script on autotune's own command line, for a workload that is a script.
 
     Raises:
         UsageError: It cannot be read, or something in it is wrong. The message names every
@@ -106,10 +129,15 @@ def read_spec(path: Path, home: Path | None = None) -> Spec:
     document = read_yaml(_text(path))
     sweep, found = validate(document)
     home = (home or path.parent).absolute()
-    faults = [*found, *_folders(document, home)]
+    faults = [
+        *found,
+        *_folders(document, home),
+        *_own_files(document, home),
+        *hf_faults(document, home),
+    ]
     if sweep is None or faults:
         raise UsageError(report(_printable(path), faults))
-    return _spec(sweep, path.absolute(), home)
+    return _spec(sweep, path.absolute(), home, command)
 
 
 def _text(path: Path) -> str:
@@ -160,17 +188,17 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _spec(sweep: SweepFile, source: Path, home: Path) -> Spec:
+def _spec(sweep: SweepFile, source: Path, home: Path, command: Command | None) -> Spec:
     local = sweep.launch.local
     target = sweep.target
     return Spec(
         name=sweep.name,
-        workload=_workload(sweep.workload, home),
+        workload=_workload(sweep.workload, home, command),
         ranks=local.ranks,
         deadline_seconds=local.deadline_seconds,
         probes_per_launch=local.probes_per_launch,
         axes=_flat(sweep.space),
-        baseline=_flat(sweep.baseline),
+        baseline=_baseline(sweep.baseline),
         target=None if target is None else Target(**target.model_dump()),
         gates={name.replace("_", "-"): limit for name, limit in _flat(sweep.gates).items()},
         budget=Budget(**sweep.budget.model_dump()),
@@ -181,7 +209,47 @@ def _spec(sweep: SweepFile, source: Path, home: Path) -> Spec:
         trace_steps=sweep.measure.trace_steps,
         source=source,
         home=home,
+        command=command,
+        own=_own(sweep.baseline, home),
     )
+
+
+def _baseline(section: BaselineSection) -> dict[str, Any]:
+    """The knobs that the file names itself."""
+    return {name: value for name, value in _flat(section).items() if name not in OWN}
+
+
+def _own(section: BaselineSection, home: Path) -> OwnConfig | None:
+    """The configuration file that it names; `_own_files` saw that there is at most one."""
+    for kind in KINDS:
+        named = getattr(section, f"{kind}_config")
+        if named is not None:
+            return OwnConfig(kind=kind, path=home / named)
+    return None
+
+
+def _own_files(document: Document, folder: Path) -> Iterator[Fault]:
+    """Faults of the configuration files that the baseline names."""
+    section = document.data.get("baseline") if isinstance(document.data, dict) else None
+    files: dict[str, Any] = section if isinstance(section, dict) else {}
+    given = [name for name in OWN if name in files]
+    for name in given:
+        place: Place = ("baseline", name)
+        named = files[name]
+        if len(given) > 1:
+            words = f"{' and '.join(OWN)} are both given; keep one"
+            yield Fault(document.line(place), place, words)
+            return
+        if isinstance(named, str) and named and not _is_file(folder / named):
+            words = f"{shorten(named)} is not a file; allowed: a path from the sweep file's folder"
+            yield Fault(document.line(place), place, words)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _flat(section: BaseModel) -> dict[str, Any]:
@@ -195,13 +263,27 @@ def _flat(section: BaseModel) -> dict[str, Any]:
     return knobs
 
 
-def _workload(section: WorkloadSection, folder: Path) -> Workload:
+def _workload(section: WorkloadSection, folder: Path, command: Command | None) -> Workload:
     return Workload(
-        model=_factory(section, folder) if section.gpt is None else _gpt(section.gpt),
+        model=_model(section, folder, command),
         micro_batch=section.micro_batch,
         gradient_accumulation=section.gradient_accumulation,
         seed=section.seed,
     )
+
+
+def _model(section: WorkloadSection, folder: Path, command: Command | None) -> Model:
+    """The one model that the section names; `validate` saw that there is exactly one."""
+    if section.script is not None:
+        return read_script(section.script.command, section.script.launcher, command, folder)
+    if command is not None:
+        raise UsageError(
+            "A script stands after --, but the sweep file's workload names another model; give "
+            "it workload.script: {} instead."
+        )
+    if section.hf is not None:
+        return read_hf(section.model_dump(), folder)
+    return _factory(section, folder) if section.gpt is None else _gpt(section.gpt)
 
 
 def _factory(section: WorkloadSection, folder: Path) -> PythonFactory:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from statistics import median
 
-from autotune.backends import backend_of
 from autotune.decide.budget import Amount, Costs
 from autotune.errors import EnvironmentFailedError
 from autotune.events import (
     Event,
+    Judged,
     LaunchEnded,
     LaunchReady,
     LaunchStarting,
@@ -23,11 +23,12 @@ from autotune.events import (
 from autotune.launch import Judge, Launch, Launcher, LaunchFailedError
 from autotune.outcome import Outcome, Phase, Probe
 from autotune.readings import Reading
-from autotune.render import render
 from autotune.request import Ask, Measure, ProbeRequest, ReadingRequest
 from autotune.search import Store
 from autotune.setup import Setup
+from autotune.sweep.batches import same_batch
 from autotune.sweep.plan import PhaseSpent, Plan, Spent
+from autotune.sweep.rendering import render_setup
 from autotune.sweep.surveyed import useful_step_fraction
 
 FAILURES_IN_A_ROW = 2  # launches without one baseline; then the environment is at fault
@@ -139,7 +140,7 @@ class Bench:
                 self._count_failure(str(error), error)
             self.emit(LaunchEnded(launch=number, reason=str(error)))
             return None
-        warmed = self._ask(launch, self.plan.baseline, WARMING)
+        warmed = self._warm(launch)
         seconds = self._launcher.clock() - started
         self._charge_start(phase, seconds)
         if not alone:  # one rank starts faster than all
@@ -153,6 +154,12 @@ class Bench:
         if not alone:  # what all ranks can hold together may be too much for one
             self.baseline_failed(warmed)
         return None
+
+    def _warm(self, launch: Launch) -> Outcome:
+        """One throw-away probe; of a script the first run alone finds cold caches."""
+        if self._launcher.fresh and self._starts:
+            return Outcome(kind="ok")
+        return self._ask(launch, self.plan.baseline, WARMING)
 
     def _charge_start(self, phase: Phase, seconds: float) -> None:
         """The first start finds cold caches: whoever asks for it, the search would have paid."""
@@ -182,9 +189,8 @@ class Bench:
             raise EnvironmentFailedError(message) from cause
 
     def render(self, setup: Setup) -> str:
-        """The configuration text of a setup."""
-        backend = backend_of(setup)
-        return render(backend.template, backend.variables(setup), self.plan.spec.templates)
+        """What configures a setup: one text, or the files of a script as one."""
+        return render_setup(self.plan, setup)
 
     def _ask(
         self, launch: Launch, setup: Setup, measure: Measure, judge: Judge | None = None
@@ -196,6 +202,12 @@ class Bench:
             measure=measure,
         )
         return launch.probe(request, self.plan.spec.deadline_seconds, judge)
+
+    def measure(self, launch: Launch, setup: Setup) -> Outcome:
+        """An outcome that belongs to no phase's records."""
+        outcome = self._ask(launch, setup, self.plan.spec.measure)
+        self.save("numerics")
+        return outcome
 
     def read(self, launch: Launch, ask: Ask, setup: Setup, steps: int) -> Reading | Outcome:
         """Takes a reading; an outcome that says why where there is none."""
@@ -233,6 +245,9 @@ class Bench:
         outcome = self._ask(launch, setup, measure or self.plan.spec.measure, judge)
         wall = self._launcher.clock() - started
         outcome = self._with_useful_steps(setup, outcome)
+        if self.plan.script is not None:
+            outcome = same_batch(self.plan.baseline, self.probes, outcome)
+        self._say(outcome.notes)
         probe = Probe(
             number=number,
             launch=self._launches - 1,
@@ -252,6 +267,15 @@ class Bench:
         self.spent.add(phase, PhaseSpent(probes=1, probe_seconds=wall))
         self.save(phase)
         return probe
+
+    def _say(self, notes: Sequence[str]) -> None:
+        """Says, and keeps, what the run has not told yet."""
+        known = self.store.about.get("notes", [])
+        new = [text for text in notes if text not in known]
+        if new:
+            self.store.describe({"notes": [*known, *new]})
+            for text in new:
+                self.emit(Judged(text=text))
 
     def _with_useful_steps(self, setup: Setup, outcome: Outcome) -> Outcome:
         """The outcome with the share of steps that its loss scale lets count in the real run."""

@@ -37,6 +37,7 @@ from autotune.sweep.qualify import Qualifying, stopped_early
 from autotune.sweep.search_phase import SearchPhase
 from autotune.sweep.survey import Survey
 from autotune.sweep.surveyed import refused_wire, risky, surveyed
+from autotune.sweep.trained import make_examination
 
 NOISE_UNKNOWN = 0.02  # log ratio, where no baseline was probed twice in a launch
 End = Literal["decided", "interrupted"]
@@ -90,7 +91,7 @@ class Sweep:
             setups: The candidates.
             launches: Complete blocks to take at most; by default `MOST_LAUNCHES`.
         """
-        if not Examination(self._bench).run(setups, self._plan.budget):
+        if not make_examination(self._bench).run(setups, self._plan.budget):
             if not self._bench.interrupted:
                 self._cut("confirm: skipped, the budget ended before every candidate was examined")
             return self._end()
@@ -203,7 +204,7 @@ class Sweep:
 
         Whoever would enter is sent through the gates; for each refused one the next best comes.
         """
-        examination, afforded = Examination(self._bench), True
+        examination, afforded = make_examination(self._bench), True
         self._forget_cut("gates:")
         while True:
             tried = [probe for probe in self._bench.probes if probe.block is None]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from autotune.configs import Understood
 from autotune.decide import Rules
 from autotune.decide.budget import Amount
 from autotune.numerics.thresholds import Thresholds
@@ -14,6 +15,7 @@ from autotune.request import USUAL_LEARNING_RATE
 from autotune.setup import Setup
 from autotune.space import Space
 from autotune.spec import Spec
+from autotune.workload import Script
 
 USUAL_STEPS = 10_000  # of a real run that the file says nothing of
 
@@ -26,11 +28,19 @@ class Plan:
         spec: The sweep file.
         space: Knobs and restrictions.
         baseline: The setup that the user has today.
+        own: The user's own configuration file, all of which but the knobs stays in every setup.
     """
 
     spec: Spec
     space: Space
     baseline: Setup
+    own: Understood | None = None
+
+    @property
+    def script(self) -> Script | None:
+        """The user's script, where it is what the probes run."""
+        model = self.spec.workload.model
+        return model if isinstance(model, Script) else None
 
     @property
     def rules(self) -> Rules:

@@ -28,7 +28,9 @@ class Want:
 
 
 def wants(plan: Plan) -> list[Want]:
-    """Every reading before the search."""
+    """Every reading before the search; none can be taken from a script's own training loop."""
+    if plan.script is not None:
+        return []
     valid = list(plan.space.valid())
     return [*_exposures(plan, valid), *_samples(plan, valid), *_traces(plan, valid)]
 
@@ -42,6 +44,7 @@ def readings_of(plan: Plan) -> Readings:
         alone=sum(always_reduces(setup) for setup in exposures),
         samples=sum(want.ask == "sample" for want in found),
         traces=sum(want.ask == "trace" for want in found),
+        gates=plan.script is None,
     )
 
 

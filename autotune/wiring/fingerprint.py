@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -33,12 +34,19 @@ def fingerprint(made: Made) -> dict[str, Any]:
         "templates": _digests(plan.spec.templates),
         "space": {name: list(values) for name, values in plan.space.axes.items()},
         "baseline": plan.baseline.key,
+        "own": None if plan.own is None else _digest(plan.own.config),
     }
 
 
 def comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     """The part that decides what a launch and a probe cost."""
     return {name: identity.get(name) for name in COSTS}
+
+
+def _digest(config: Mapping[str, Any]) -> str:
+    """Of a configuration file's content, whatever its layout."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digests(folder: Path | None) -> dict[str, str]:

@@ -8,19 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from autotune.backends import RESTRICTIONS
+from autotune.backends.scripted import script_axes, script_restrictions
 from autotune.decide.budget import Costs
 from autotune.errors import UsageError
 from autotune.events import Event
-from autotune.launch import LocalLauncher, Machine, describe_machine
+from autotune.launch import (
+    Launcher,
+    LocalLauncher,
+    Machine,
+    ScriptLauncher,
+    describe_machine,
+    plain_command,
+)
 from autotune.launch.describe import worker_environment
 from autotune.scales import all_scales
 from autotune.search import MOST_POLICIES, Store
 from autotune.setup import scaler_of
 from autotune.space import Context, make_baseline, make_space
-from autotune.spec import Budget, Spec, read_spec
+from autotune.spec import Budget, Command, Spec, read_spec
 from autotune.sweep import Bench, Plan
 from autotune.sweep.costs import calibrate, planned
+from autotune.wiring.baseline import describe_own, read_today
 from autotune.wiring.fingerprint import comparable, fingerprint
+from autotune.workload import Script
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ def make_plan(
     budget: Budget | None = None,
     home: Path | None = None,
     machine: Machine | None = None,
+    command: Command | None = None,
 ) -> Made:
     """Reads the sweep file and asks the machine.
 
@@ -46,11 +57,12 @@ def make_plan(
         budget: In place of the file's own.
         home: Folder from which relative paths start; the file's own by default.
         machine: What is known of it already; asked otherwise.
+        command: The script that stands on autotune's own command line, if one does.
 
     Raises:
         UsageError: The file is wrong, or nothing is left of its space.
     """
-    spec = read_spec(file, home)
+    spec = read_spec(file, home, command)
     if budget is not None:
         spec = replace(spec, budget=budget)
     return plan_of(spec, machine or describe_machine())
@@ -72,8 +84,14 @@ def plan_of(spec: Spec, machine: Machine) -> Made:
         fp16=machine.facts["fp16"],
         tf32=machine.facts["tf32"],
     )
-    space = make_space(spec.axes, context, RESTRICTIONS)
-    return Made(Plan(spec, space, make_baseline(spec.baseline, space)), machine, ranks)
+    axes, restrictions = spec.axes, RESTRICTIONS
+    if isinstance(spec.workload.model, Script):
+        axes = script_axes(spec.workload.model, spec.axes)
+        restrictions = (*RESTRICTIONS, *script_restrictions(spec.workload.model))
+    space = make_space(axes, context, restrictions)
+    today = read_today(spec)
+    baseline = make_baseline(today.knobs, space)
+    return Made(Plan(spec, space, baseline, today.own), machine, ranks)
 
 
 def _check_ranks(ranks: int, machine: Machine) -> None:
@@ -113,6 +131,10 @@ def describe_plan(
         "axes": {name: list(values) for name, values in plan.space.axes.items()},
         "setups": [setup.key for setup in valid],
         "baseline": plan.baseline.key,
+        "own": None
+        if plan.own is None
+        else describe_own(plan.own, own_trainer=plan.script is None),
+        "command": plan.script and plain_command(plan.script, plan.baseline, made.ranks),
         "removed": [asdict(item) for item in plan.space.removed()],
         "closed": [asdict(item) for item in plan.space.closed()],
         "scales": scale_counts(plan),
@@ -121,7 +143,12 @@ def describe_plan(
 
 
 def scale_counts(plan: Plan) -> dict[str, int]:
-    """How many loss scales would be replayed, at most, for each scaler of the space."""
+    """How many loss scales would be replayed, at most, for each scaler of the space.
+
+    None for a script, of which no trace can be taken.
+    """
+    if plan.script is not None:
+        return {}
     scalers = {
         scaler_of(setup.backend, setup.zero_stage)
         for setup in plan.space.valid()
@@ -142,10 +169,10 @@ def known_costs(made: Made, runs: Path) -> tuple[Costs, str] | None:
     return None
 
 
-def make_launcher(made: Made, folder: Path) -> LocalLauncher:
-    """Starts workers on this machine; their logs go below ``folder``."""
-    return LocalLauncher(
-        ranks=made.ranks,
-        environment=worker_environment(made.machine, made.ranks),
-        folder=folder / "launches",
-    )
+def make_launcher(made: Made, folder: Path) -> Launcher:
+    """Starts workers, or the user's script, on this machine; their logs go below ``folder``."""
+    environment, launches = worker_environment(made.machine, made.ranks), folder / "launches"
+    model = made.plan.spec.workload.model
+    if isinstance(model, Script):
+        return ScriptLauncher(made.ranks, environment, launches, model)
+    return LocalLauncher(made.ranks, environment, launches)

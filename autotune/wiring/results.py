@@ -12,6 +12,7 @@ from autotune.export import export as export_probe
 from autotune.export import write as write_export
 from autotune.report import build_result, find_probe, write_json
 from autotune.search import Store
+from autotune.workload import Script
 
 RESULT = "result.json"
 
@@ -64,5 +65,14 @@ def export_run(
     )
     templates = store.about["templates"]
     folder_of_templates = None if templates is None else Path(templates)
-    exported = export_probe(probe, to, provenance, folder_of_templates)
+    script = script_of(store)
+    exported = export_probe(probe, to, provenance, folder_of_templates, script)
     return write_export(exported, folder, force=force), exported.notes
+
+
+def script_of(store: Store) -> Script | None:
+    """The script of a run, if that is what its probes ran."""
+    model = store.about["fingerprint"]["workload"]["model"]
+    if "command" not in model:
+        return None
+    return Script(command=tuple(model["command"]), launcher=model["launcher"])

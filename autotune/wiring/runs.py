@@ -14,10 +14,11 @@ from autotune.launch import Machine, Recorded, ReplayLauncher, describe_machine
 from autotune.report import find_probe
 from autotune.search import Store
 from autotune.setup import Setup
-from autotune.spec import Budget
+from autotune.spec import Budget, Command, Spec
 from autotune.sweep import End, Plan, Spent, Sweep
 from autotune.sweep.bench import typical_start
 from autotune.sweep.costs import planned
+from autotune.wiring.baseline import describe_own
 from autotune.wiring.fingerprint import IDENTITY, check_fingerprint, fingerprint
 from autotune.wiring.plan import Made, make_launcher, make_plan
 from autotune.wiring.results import open_run
@@ -64,6 +65,10 @@ def _about(made: Made, identity: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": plan.spec.name,
         "home": str(plan.spec.home),
+        "command": _command(plan.spec),
+        "own": None
+        if plan.own is None
+        else describe_own(plan.own, own_trainer=plan.script is None),
         "margin": plan.spec.margin,
         "fingerprint": identity,
         "machine": made.machine.facts,
@@ -75,6 +80,12 @@ def _about(made: Made, identity: Mapping[str, Any]) -> dict[str, Any]:
         "planned": planned(plan, None, None),
         "templates": None if plan.spec.templates is None else str(plan.spec.templates),
     }
+
+
+def _command(spec: Spec) -> dict[str, Any] | None:
+    """The script that stood on the command line; the run's copy of the file lacks it."""
+    given = spec.command
+    return None if given is None else {"words": list(given.words), "folder": str(given.folder)}
 
 
 def _target(plan: Plan) -> dict[str, Any]:
@@ -106,7 +117,14 @@ def _remake(store: Store, machine: Machine, budget: Budget | None) -> Made:
     copy = store.folder / SWEEP_FILE
     if not copy.exists():
         raise UsageError(f"{store.folder} has lost its {SWEEP_FILE}; put the sweep file back.")
-    return make_plan(copy, budget=budget, home=Path(store.about["home"]), machine=machine)
+    home, command = Path(store.about["home"]), _given(store)
+    return make_plan(copy, budget=budget, home=home, machine=machine, command=command)
+
+
+def _given(store: Store) -> Command | None:
+    """The script of a run whose sweep file leaves it to the command line."""
+    kept = store.about.get("command")
+    return kept and Command(words=tuple(kept["words"]), folder=Path(kept["folder"]))
 
 
 def make_confirmation(

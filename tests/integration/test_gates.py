@@ -18,7 +18,7 @@ from autotune.request import ReadingRequest
 from autotune.setup import LossScale, Setup
 from autotune.workload import PythonFactory, Workload
 from tests.build import TINY, make_setup
-from tests.conftest import WORKLOADS
+from tests.conftest import WORKLOADS, marked
 
 STEPS = 12
 
@@ -28,14 +28,22 @@ def planted(**args: Any) -> Workload:
     return Workload(model=model, micro_batch=2, gradient_accumulation=2)
 
 
-def read(
-    launch: Launch, setup: Setup, workload: Workload, learning_rate: float = 1e-3
-) -> GradientReading:
+def rendered(setup: Setup) -> str:
     backend = backend_of(setup)
+    return render(backend.template, backend.variables(setup), None)
+
+
+def read(
+    launch: Launch,
+    setup: Setup,
+    workload: Workload,
+    learning_rate: float = 1e-3,
+    text: str | None = None,
+) -> GradientReading:
     request = ReadingRequest(
         ask="gradient",
         setup=setup,
-        rendered=render(backend.template, backend.variables(setup), None),
+        rendered=text or rendered(setup),
         workload=workload,
         steps=STEPS,
         learning_rate=learning_rate,
@@ -47,9 +55,13 @@ def read(
 
 
 def refused_by(
-    launch: Launch, setup: Setup, workload: Workload, learning_rate: float = 1e-3
+    launch: Launch,
+    setup: Setup,
+    workload: Workload,
+    learning_rate: float = 1e-3,
+    text: str | None = None,
 ) -> GateResult | None:
-    reading = read(launch, setup, workload, learning_rate)
+    reading = read(launch, setup, workload, learning_rate, text)
     return refusal(judge(setup, reading, Thresholds.default()))
 
 
@@ -66,7 +78,7 @@ SOUND = [
 ]
 
 
-@pytest.mark.parametrize("setup", SOUND, ids=lambda setup: setup.key)
+@pytest.mark.parametrize("setup", [marked(setup) for setup in SOUND])
 def test_a_sound_setup_passes_every_gate(warm: Launch, setup: Setup) -> None:
     reading = read(warm, setup, TINY)
     failed = refusal(judge(setup, reading, Thresholds.default()))
@@ -83,6 +95,7 @@ def test_fp32_applies_the_gradient_of_the_reference_to_the_last_bits(warm: Launc
     assert reading.losses == pytest.approx(reading.reference_losses, rel=1e-5)
 
 
+@pytest.mark.fp16
 def test_fp16_with_stage_0_of_deepspeed_never_scales_the_loss_and_is_refused_for_its_gain(
     warm: Launch,
 ) -> None:
@@ -108,6 +121,7 @@ def test_a_gradient_that_is_scaled_or_partly_missing_is_refused_for_its_gain(
     assert failed.gate == "gain"
 
 
+@pytest.mark.fp16
 def test_activations_above_the_largest_number_of_fp16_are_refused_with_the_modules_name(
     warm: Launch,
 ) -> None:
@@ -119,6 +133,7 @@ def test_activations_above_the_largest_number_of_fp16_are_refused_with_the_modul
     assert refused_by(warm, make_setup(precision="bf16", grad_comm_dtype="bf16"), loud) is None
 
 
+@pytest.mark.fp16
 def test_gradients_that_vanish_in_fp16_are_refused_for_underflow(warm: Launch) -> None:
     faint = planted(loss_factor=1e-7)
     low = LossScale(initial_power=4)
@@ -132,8 +147,10 @@ def test_gradients_that_vanish_in_fp16_are_refused_for_underflow(warm: Launch) -
 
 def test_bf16_weights_without_a_master_that_do_not_move_are_refused(warm: Launch) -> None:
     setup = make_setup(backend="fsdp", precision="bf16", grad_comm_dtype="bf16")
-    bare = planted(dtype="bfloat16")
-    failed = refused_by(warm, setup, bare, learning_rate=1e-5)
+    find = "    units = find_layers(model, layers)\n"
+    bare = rendered(setup).replace(find, f"    model.to(torch.bfloat16)\n{find}")
+    assert bare != rendered(setup)
+    failed = refused_by(warm, setup, planted(), learning_rate=1e-5, text=bare)
     assert failed is not None
     assert failed.gate == "weights-move"
     assert refused_by(warm, setup, planted(), learning_rate=1e-5) is None

@@ -17,6 +17,8 @@ from autotune.workload import PythonFactory, Workload
 from tests.build import make_setup
 from tests.conftest import WORKLOADS, request_for
 
+pytestmark = pytest.mark.fp16
+
 STEPS = 300
 LOUD = Workload(
     model=PythonFactory(path="planted:factory", args={"loss_factor": 512.0}, folder=str(WORKLOADS)),

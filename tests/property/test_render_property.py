@@ -40,17 +40,23 @@ def deepspeed_setups(draw: st.DrawFn) -> Setup:
     return draw(setups("deepspeed", stage, buckets, overlap, scale))
 
 
+GRAD_SCALERS = st.builds(
+    LossScale,
+    initial_power=st.integers(0, 32),
+    window=COUNTS,
+    hysteresis=st.just(1),
+    minimum=st.just(0),
+)
+
+
 @st.composite
 def fsdp_setups(draw: st.DrawFn) -> Setup:
-    scale = st.builds(
-        LossScale,
-        initial_power=st.integers(0, 32),
-        window=COUNTS,
-        hysteresis=st.just(1),
-        minimum=st.just(0),
-    )
     stage = draw(st.sampled_from((2, 3)))
-    return draw(setups("fsdp", stage, st.none(), st.none(), scale))
+    return draw(setups("fsdp", stage, st.none(), st.none(), GRAD_SCALERS))
+
+
+def ddp_setups() -> st.SearchStrategy[Setup]:
+    return setups("ddp", 0, st.integers(1, 2**40), st.none(), GRAD_SCALERS)
 
 
 @st.composite
@@ -196,9 +202,27 @@ def test_the_fsdp_module_imports_and_does_what_the_setup_says(setup: Setup) -> N
     narrow = setup.precision in ("bf16", "fp16")
     assert str(policy.param_dtype) == (torch_name(setup.precision) if narrow else "None")
     assert str(policy.reduce_dtype) == torch_name(setup.grad_comm_dtype)
+    assert module.RESHARD_AFTER_FORWARD is (setup.zero_stage == 3)
+    says_what_both_say(module, setup)
+
+
+@SETTINGS
+@given(setup=ddp_setups())
+def test_the_ddp_module_imports_and_does_what_the_setup_says(setup: Setup) -> None:
+    module = imported(rendered(setup))
+    narrow = setup.precision in ("bf16", "fp16")
+    assert str(module.COMPUTE_DTYPE) == (torch_name(setup.precision) if narrow else "None")
+    assert str(module.WIRE_DTYPE) == torch_name(setup.grad_comm_dtype)
+    # DDP makes whole bytes of its MiB again, and counts float32 gradients.
+    fp32_bytes = int(module.bucket_cap_mb() * 2**20)
+    assert setup.bucket_bytes is not None
+    assert fp32_bytes * DTYPE_BYTES[setup.grad_comm_dtype] == setup.bucket_bytes * 4
+    says_what_both_say(module, setup)
+
+
+def says_what_both_say(module: ModuleType, setup: Setup) -> None:
     written = {name: value for name, value in vars(module).items() if name.isupper()}
     wanted = {
-        "RESHARD_AFTER_FORWARD": setup.zero_stage == 3,
         "ACTIVATION_CHECKPOINTING": setup.activation_checkpointing,
         "MATMUL_PRECISION": "high" if setup.precision == "tf32" else "highest",
         "MICRO_BATCH": setup.micro_batch,

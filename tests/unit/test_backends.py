@@ -15,6 +15,7 @@ def test_every_backend_of_a_setup_has_its_own_template_and_file() -> None:
     assert set(BACKENDS_BY_NAME) == set(BACKENDS)
     assert backend_of(make_setup()).file_name == "ds_config.json"
     assert backend_of(make_setup(backend="fsdp")).file_name == "fsdp_setup.py"
+    assert backend_of(make_setup(backend="ddp")).file_name == "ddp_setup.py"
     assert len({backend.template for backend in BACKENDS_BY_NAME.values()}) == len(BACKENDS)
 
 
@@ -68,6 +69,8 @@ def test_a_setup_that_the_backend_cannot_train_is_refused(setup: Setup, restrict
         make_setup(precision="fp16", loss_scale=LossScale(initial_power=3, minimum=8)),
         make_setup(backend="fsdp", zero_stage=2),
         make_setup(backend="fsdp", precision="fp16"),
+        make_setup(backend="ddp", bucket_bytes=1),
+        make_setup(backend="ddp", precision="fp16", grad_comm_dtype="fp16"),
     ],
 )
 def test_a_setup_that_the_backend_can_train_is_not_refused(setup: Setup) -> None:

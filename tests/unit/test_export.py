@@ -52,10 +52,11 @@ def test_deepspeed_gets_the_measured_json_byte_for_byte_and_a_sidecar() -> None:
     assert Setup.from_dict(sidecar["setup"]) == setup
 
 
-def test_fsdp_gets_the_measured_module_below_a_header_of_comments() -> None:
-    files = exported(make_setup(backend="fsdp")).files
+@pytest.mark.parametrize("backend", ["fsdp", "ddp"])
+def test_fsdp_and_ddp_get_the_measured_module_below_a_header_of_comments(backend: str) -> None:
+    files = exported(make_setup(backend=backend)).files
     (text,) = files.values()
-    assert set(files) == {"fsdp_setup.py"}
+    assert set(files) == {f"{backend}_setup.py"}
     assert text.endswith("\n" + MEASURED_MODULE)
     header = text.removesuffix(MEASURED_MODULE).splitlines()
     assert all(line.startswith("# ") for line in header)
@@ -65,7 +66,8 @@ def test_fsdp_gets_the_measured_module_below_a_header_of_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "configuration"), [("deepspeed", "ds_config.json"), ("fsdp", "fsdp_setup.py")]
+    ("backend", "configuration"),
+    [("deepspeed", "ds_config.json"), ("fsdp", "fsdp_setup.py"), ("ddp", "ddp_setup.py")],
 )
 def test_launch_gets_the_backends_own_files_and_the_scripts(
     backend: str, configuration: str
@@ -95,6 +97,8 @@ def test_provenance_cannot_leave_its_comments(to: str) -> None:
     [
         ("fsdp", "deepspeed", "--to fsdp or launch"),
         ("deepspeed", "fsdp", "--to deepspeed or launch"),
+        ("ddp", "fsdp", "--to ddp or launch"),
+        ("deepspeed", "ddp", "--to deepspeed or launch"),
         ("deepspeed", "json", "--to deepspeed or launch"),
         ("fsdp", "", "--to fsdp or launch"),
     ],
@@ -111,6 +115,9 @@ EVERY_KNOB = [
     make_setup(zero_stage=0, bucket_bytes=None, precision="tf32"),
     make_setup(backend="fsdp", precision="fp16"),
     make_setup(backend="fsdp", precision="bf16", activation_checkpointing=True),
+    make_setup(backend="ddp", precision="fp16"),
+    make_setup(backend="ddp", precision="bf16", activation_checkpointing=True),
+    make_setup(backend="ddp", precision="tf32"),
 ]
 
 
@@ -133,6 +140,29 @@ def test_what_the_json_cannot_say_is_said_and_the_launch_folder_says_it() -> Non
     for knob in ("precision", "activation_checkpointing"):
         variable = launched[knob].text.split()[0]
         assert f"export {variable}=1\n" in environment
+
+
+def test_of_ddp_the_loop_has_to_enter_autocast_and_the_rest_of_the_speed_is_expressed() -> None:
+    setup = make_setup(backend="ddp", precision="bf16", grad_comm_dtype="bf16")
+    notes = notes_of(setup)
+    assert notes["precision"].status == "approximated"
+    assert "autocast(device)" in notes["precision"].text
+    for knob in ("grad_comm_dtype", "bucket_bytes", "zero_stage"):
+        assert notes[knob].status == "expressed"
+    for precision in ("fp32", "tf32"):
+        plain = notes_of(make_setup(backend="ddp", precision=precision))
+        assert plain["precision"].status == "expressed"
+
+
+@pytest.mark.parametrize(("backend", "function"), [("fsdp", "shard()"), ("ddp", "wrap()")])
+def test_what_install_cannot_apply_is_said(backend: str, function: str) -> None:
+    setup = make_setup(backend=backend, precision="fp16", activation_checkpointing=True)
+    notes = notes_of(setup)
+    assert function in notes["activation_checkpointing"].text
+    assert "install() cannot" in notes["activation_checkpointing"].text
+    assert "install() leaves your script its own" in notes["loss_scale"].text
+    off = notes_of(make_setup(backend=backend))["activation_checkpointing"]
+    assert "install()" not in off.text
 
 
 def test_a_bucket_that_is_not_whole_elements_is_approximated() -> None:

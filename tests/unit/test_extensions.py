@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from autotune.launch.extensions import VARIABLE, ExtensionCache, default_folder
+from autotune.launch.extensions import BUILD_SECONDS, VARIABLE, ExtensionCache, default_folder
 
 
 def leave_lock(folder: Path) -> Path:
@@ -32,6 +33,18 @@ def test_a_lock_is_left_alone_while_another_launch_lives(tmp_path: Path) -> None
     mine.enter()
     assert not lock.exists()
     mine.leave()
+
+
+def test_a_lock_that_is_too_old_for_a_build_goes_even_then(tmp_path: Path) -> None:
+    other, mine = ExtensionCache(tmp_path), ExtensionCache(tmp_path)
+    other.enter()
+    lock = leave_lock(tmp_path)
+    long_ago = lock.stat().st_mtime - 2 * BUILD_SECONDS
+    os.utime(lock, (long_ago, long_ago))
+    mine.enter()
+    assert not lock.exists()
+    mine.leave()
+    other.leave()
 
 
 def test_leaving_twice_does_no_harm(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_script_and_its_arguments_arrive_untouched(
     assert not (folder / "pwned").exists()
 
 
-@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp", "ddp"])
 def test_one_node_is_standalone_with_the_processes_that_torchrun_finds(
     folder: Path, run: Run, backend: str
 ) -> None:
@@ -141,7 +141,7 @@ def test_a_script_that_looks_like_an_option_is_given_as_a_path(folder: Path, run
 
 
 def test_without_a_script_it_prints_its_usage_and_starts_nothing(folder: Path, run: Run) -> None:
-    for backend, launchers in (("deepspeed", True), ("fsdp", False)):
+    for backend, launchers in (("deepspeed", True), ("fsdp", False), ("ddp", False)):
         done = run(exported(folder / backend, backend=backend))
         assert done.returncode == 2
         assert done.stdout == ""
@@ -154,6 +154,7 @@ def test_without_a_script_it_prints_its_usage_and_starts_nothing(folder: Path, r
     ("backend", "environment", "message"),
     [
         ("fsdp", {"LAUNCHER": "deepspeed"}, "this is an FSDP setup"),
+        ("ddp", {"LAUNCHER": "deepspeed"}, "this is a DDP setup"),
         ("fsdp", {"LAUNCHER": "mpi"}, "LAUNCHER is mpi"),
         ("deepspeed", {"LAUNCHER": "mpi"}, "torchrun or deepspeed"),
         ("fsdp", {"NNODES": "2", "MASTER_ADDR": "head"}, "set NODE_RANK"),
@@ -224,13 +225,17 @@ def test_a_launch_env_that_is_sourced_under_a_cdpath_finds_its_own_folder(folder
     assert found == str(folder / "tuned")
 
 
-def test_the_environment_of_fsdp_lets_python_import_the_module(folder: Path, run: Run) -> None:
-    launch = exported(folder, backend="fsdp")
+@pytest.mark.parametrize(("backend", "other"), [("fsdp", "DDP"), ("ddp", "FSDP")])
+def test_the_environment_of_fsdp_and_ddp_lets_python_import_the_module(
+    folder: Path, run: Run, backend: str, other: str
+) -> None:
+    launch = exported(folder, backend=backend)
     run(launch, script(folder), PYTHONPATH="/users/own")
     environment = recorded_environment(folder)
-    assert environment["AUTOTUNE_FSDP_SETUP"] == str(folder / "fsdp_setup.py")
+    own = f"AUTOTUNE_{backend.upper()}_SETUP"
+    assert environment[own] == str(folder / f"{backend}_setup.py")
     assert environment["PYTHONPATH"] == f"{folder}:/users/own"
-    assert "AUTOTUNE_DEEPSPEED_CONFIG" not in environment
+    assert not {"AUTOTUNE_DEEPSPEED_CONFIG", f"AUTOTUNE_{other}_SETUP"} & set(environment)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
@@ -251,7 +256,7 @@ def test_activation_checkpointing_is_told_to_the_script(folder: Path, run: Run, 
     assert found == str(int(on))
 
 
-@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp", "ddp"])
 def test_the_environment_can_be_sourced_alone_under_strict_bash(folder: Path, backend: str) -> None:
     exported(folder, backend=backend)
     elsewhere = folder / "elsewhere"
@@ -270,7 +275,7 @@ def test_the_environment_can_be_sourced_alone_under_strict_bash(folder: Path, ba
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp", "ddp"])
 def test_the_scripts_are_clean_to_shellcheck(folder: Path, backend: str) -> None:
     launch = exported(folder, backend=backend)
     files = [launch, folder / "launch.env"]

@@ -15,7 +15,7 @@ from autotune.errors import UsageError
 from autotune.render import parse_json, parse_python, render, shipped_templates
 from tests.build import make_setup
 
-QUOTING = {"tojson", "python", "shell", "torch_dtype", "comment"}
+QUOTING = {"tojson", "python", "shell", "shell_words", "torch_dtype", "comment"}
 HOSTILE = (
     "plain",
     'double " quote',
@@ -249,7 +249,7 @@ def test_templates_inside_an_installed_package_go_before_the_source_tree(
 def shipped() -> list[Path]:
     return sorted(
         path
-        for room in ("deepspeed", "fsdp", "launch")
+        for room in ("ddp", "deepspeed", "fsdp", "launch", "shared")
         for path in (shipped_templates() / room).rglob("*.j2")
     )
 

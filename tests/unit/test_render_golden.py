@@ -38,6 +38,16 @@ SETUPS = {
         zero_stage=2,
         loss_scale=LossScale(initial_power=12, window=500, hysteresis=1, minimum=0),
     ),
+    "ddp_tf32_checkpointed.py": make_setup(
+        backend="ddp", precision="tf32", activation_checkpointing=True
+    ),
+    "ddp_bf16.py": make_setup(backend="ddp", precision="bf16", grad_comm_dtype="bf16"),
+    "ddp_fp16.py": make_setup(
+        backend="ddp",
+        precision="fp16",
+        grad_comm_dtype="fp16",
+        loss_scale=LossScale(initial_power=12, window=500, hysteresis=1, minimum=0),
+    ),
 }
 
 

@@ -28,6 +28,19 @@ def test_knobs_that_do_not_exist_for_a_backend_are_none_and_make_no_duplicates()
     ]
 
 
+def test_ddp_is_tried_where_it_is_asked_for_and_has_no_stages_and_no_switch_for_overlap() -> None:
+    axes = {"precision": ("bf16",), "grad_comm_dtype": ("bf16",), "bucket_bytes": (1000, 2000)}
+    assert "ddp" not in {setup.backend for setup in space(axes).valid()}
+    asked = space({**axes, "backend": ("ddp",), "overlap_comm": (True, False)}, device="cuda")
+    assert [setup.key for setup in asked.valid()] == [
+        "ddp.z0.bf16.wire-bf16.mb2x2.bucket1000",
+        "ddp.z0.bf16.wire-bf16.mb2x2.bucket2000",
+    ]
+    reasons = {item.knob: item.reason for item in asked.closed()}
+    assert set(reasons) == {"zero_stage", "overlap_comm"}
+    assert "whole on every rank" in reasons["zero_stage"]
+
+
 def test_loss_scales_are_no_axes_since_they_leave_no_trace_in_step_times() -> None:
     axes = {
         "backend": ("deepspeed",),
@@ -145,6 +158,14 @@ def test_the_baseline_is_fp32_when_the_file_names_none() -> None:
 def test_the_baseline_takes_what_the_space_fixes_and_the_wire_follows_its_precision() -> None:
     fixed = space({"backend": ("fsdp",), "precision": ("bf16", "fp32")})
     assert make_baseline({"precision": "bf16"}, fixed).key == "fsdp.z3.bf16.wire-bf16.mb2x2"
+
+
+def test_a_baseline_of_ddp_has_stage_0_and_the_scaler_of_torch() -> None:
+    baseline = make_baseline({"backend": "ddp", "precision": "fp16"}, space({}))
+    assert (baseline.zero_stage, baseline.bucket_bytes) == (0, 100_000_000)
+    assert baseline.grad_comm_dtype == "fp16"
+    assert baseline.loss_scale is not None
+    assert (baseline.loss_scale.hysteresis, baseline.loss_scale.minimum) == (1, 0)
 
 
 def test_a_baseline_outside_the_space_is_allowed() -> None:

@@ -32,7 +32,7 @@ GATES = (
     "activation_headroom, underflow, gain, relative_error, cosine, worst_tensor, weights_move, "
     "loss_band, wire_error"
 )
-WORKLOAD = "gpt, python, args, micro_batch, gradient_accumulation, seed"
+MODELS = "gpt, hf, python, script"
 NAMES = "up to 64 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
 MARGIN = "a percentage such as 1% or a number of at least 0 and below 1"
 
@@ -78,7 +78,7 @@ WRONG = {
     "a misspelt single value": (
         SOUND + "space: {backend: DeepSped}\n",
         "7: space.backend: 'DeepSped' is not allowed; did you mean deepspeed? "
-        "allowed: deepspeed, fsdp" + LISTED,
+        "allowed: deepspeed, fsdp, ddp" + LISTED,
     ),
     "a YAML 1.1 boolean": (
         SOUND + "space: {overlap_comm: [yes, no]}\n",
@@ -115,11 +115,13 @@ WRONG = {
     ),
     "an empty list": (
         SOUND + "space:\n  backend: []\n",
-        "8: space.backend: [] is not allowed; allowed: deepspeed, fsdp" + LISTED,
+        "8: space.backend: [] is not allowed; allowed: deepspeed, fsdp, ddp" + LISTED,
     ),
     "a key without a value": (
         SOUND + "space:\n  backend:\n",
-        "8: space.backend: has no value; allowed: deepspeed, fsdp" + LISTED + "; or delete the key",
+        "8: space.backend: has no value; allowed: deepspeed, fsdp, ddp"
+        + LISTED
+        + "; or delete the key",
     ),
     "a list in the baseline": (
         SOUND + "baseline: {precision: [fp32]}\n",
@@ -165,23 +167,25 @@ WRONG = {
     ),
     "no model": (
         changed(f"  {GPT}\n", ""),
-        "3: workload: names no model; add exactly one of gpt, python",
+        "3: workload: names no model; add exactly one of " + MODELS,
     ),
     "two models": (
         changed("  micro_batch", "  python: a:b\n  micro_batch"),
         "5: workload: gpt and python are both given; keep one",
     ),
-    "a model of the future": (
-        changed(GPT, "hf: gpt2"),
-        "4: workload.hf: hf is not yet supported; use gpt or python",
+    "a model that is on the hub alone": (
+        changed(GPT, "hf: openai-community/gpt2"),
+        "4: workload.hf: 'openai-community/gpt2' is not on this machine, and nothing is "
+        "downloaded; give a local folder: hf download openai-community/gpt2 --local-dir gpt2",
     ),
-    "a script": (
+    "a file for a script": (
         changed(GPT, "script: train.py"),
-        "4: workload.script: script is not yet supported; use gpt or python",
+        "4: workload.script: 'train.py' is not allowed; allowed: a mapping with the keys command, "
+        "launcher",
     ),
     "nothing but an empty workload": (
         "version: 1\nname: mine\nworkload: {}\n",
-        "3: workload: names no model; add exactly one of gpt, python\n"
+        "3: workload: names no model; add exactly one of " + MODELS + "\n"
         "3: workload.micro_batch: is missing; add it: " + COUNT + "\n"
         "3: workload.gradient_accumulation: is missing; add it: " + COUNT,
     ),

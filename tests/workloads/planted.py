@@ -67,7 +67,6 @@ def factory(
     fault: str = "",
     factor: float = 1.0,
     loss_factor: float = 1.0,
-    dtype: str = "float32",
 ) -> SimpleNamespace:
     plant(fault)
     torch.manual_seed(0)
@@ -78,7 +77,7 @@ def factory(
         return (out.float() - 1).pow(2).mean() * loss_factor
 
     return SimpleNamespace(
-        model=Model(factor).to(getattr(torch, dtype)),
+        model=Model(factor),
         batches=[torch.randn(micro_batch, WIDTH, generator=generator) for _ in range(16)],
         loss=loss,
         layers=(nn.Linear,),

@@ -31,6 +31,10 @@ SETUPS = [
         make_setup(backend="fsdp", precision="bf16", grad_comm_dtype=wire)
         for wire in ("fp32", "bf16", "fp16")
     ),
+    *(
+        make_setup(backend="ddp", precision="bf16", grad_comm_dtype=wire)
+        for wire in ("fp32", "bf16")
+    ),
 ]
 
 
@@ -63,7 +67,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     place = Rank(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     for setup in SETUPS:
-        accumulating = setup.backend == "deepspeed" and setup.zero_stage < 2
+        accumulating = setup.zero_stage < 2
         one = {"micro_batch": 2, "gradient_accumulation": 1} if accumulating else {}
         asked = Setup.from_dict({**setup.to_dict(), **one})
         tapped, profiled = tapped_and_profiled(asked, place)

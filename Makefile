@@ -18,8 +18,12 @@ check: .venv/dev
 	$(BIN)/lint-imports
 	$(BIN)/codespell autotune templates tests sweeps examples benchmarks *.md
 
+# Tests of one process share the cores; those that start workers of their own come one by one.
+ALONE := tests/unit tests/property tests/simulation tests/architecture
+
 unit: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ALONE) --numprocesses 2
+	$(BIN)/python -m pytest tests/integration
 
 test-all: check
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m ""

@@ -30,7 +30,7 @@ DEFAULT_RUNS = Path("runs")
 
 app = typer.Typer(
     name="autotune",
-    help="Find, by measuring, the DeepSpeed or FSDP setup with the fastest backward pass.",
+    help="Find, by measuring, the DeepSpeed, FSDP or DDP setup with the fastest backward pass.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -305,7 +305,7 @@ def show(run: RunFolder, json: AsJson = False) -> None:
 @app.command()
 def export(
     run: RunFolder,
-    to: Annotated[str, typer.Option(help="deepspeed, fsdp or launch.")],
+    to: Annotated[str, typer.Option(help="deepspeed, fsdp, ddp or launch.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder; default RUN/export.")
     ] = None,

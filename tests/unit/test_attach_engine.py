@@ -119,12 +119,14 @@ def test_a_loss_that_the_script_divides_itself_is_not_divided_again(
     assert bench.windows[0].loss == pytest.approx(1.5 * float(loss.detach()))
 
 
-def test_a_backward_by_the_tensor_is_seen_and_told_as_it_was(
+def test_a_backward_by_the_tensor_is_seen_and_its_loss_divided_as_its_gradient_is(
     bench: Bench, engine_class: Any
 ) -> None:
-    engine = engine_class()
+    engine = engine_class(accumulation=2)
     loss = loss_of(engine)
     engine.scale(loss).backward()
+    engine.step()
+    loss_of(engine).backward()
     engine.step()
     assert bench.windows[0].loss == pytest.approx(float(loss.detach()))
 

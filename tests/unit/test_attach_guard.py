@@ -15,6 +15,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.launch.scratch import make_scratch
+from autotune.probe.attach import guard as module
 from autotune.probe.attach.guard import Guard
 from autotune.probe.attach.places import Places, find_places
 
@@ -88,6 +89,22 @@ def test_changing_in_place_changes_a_copy(guard: Guard, home: Path) -> None:
 def test_reading_leaves_the_link(guard: Guard) -> None:
     assert Path("log.txt").read_text() == "old\n"
     assert Path("log.txt").is_symlink()
+
+
+def test_a_second_name_for_a_link_is_one_for_a_copy(guard: Guard, home: Path) -> None:
+    Path("other.txt").hardlink_to("log.txt")
+    Path("other.txt").write_text("changed")
+    assert (home / "log.txt").read_text() == "old\n"
+
+
+def test_a_file_that_is_too_large_to_copy_is_not_changed(
+    guard: Guard, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_COPIED", 4)
+    with pytest.raises(UsageError, match=r"opens data\.bin to change it.*too much"):
+        Path("data.bin").open("r+b").close()
+    Path("data.bin").write_bytes(b"")  # nothing has to be kept
+    assert (home / "data.bin").read_bytes() == b"12345678"
 
 
 def test_removing_and_renaming_links_is_free(guard: Guard, home: Path) -> None:
@@ -165,8 +182,8 @@ def test_writers_that_open_their_file_outside_python_are_told_of(guard: Guard, h
     def save(what: object, f: str) -> str:
         return Path(f).read_text() if Path(f).exists() else "gone"
 
-    module: Any = SimpleNamespace(save=save)
-    guard.protect_torch_save(module)
-    assert module.save([], "log.txt") == "gone"
-    assert module.save([], f="data.bin") == "gone"
+    library: Any = SimpleNamespace(save=save)
+    guard.protect_torch_save(library)
+    assert library.save([], "log.txt") == "gone"
+    assert library.save([], f="data.bin") == "gone"
     assert (home / "log.txt").exists()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
+import torch.multiprocessing
 
 from autotune.errors import UsageError
 from autotune.probe.attach.launchers import LauncherWatch, is_launcher
@@ -59,6 +61,17 @@ def test_every_way_to_start_one_is_refused(event: str, arguments: tuple[object, 
     with pytest.raises(UsageError, match=r"own launcher: torchrun train\.py; give autotune the"):
         watch.audit(event, arguments)
     assert watch.seen == "torchrun train.py"
+
+
+def test_spawned_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner in (sys.modules["torch.multiprocessing.spawn"], torch.multiprocessing):
+        monkeypatch.setattr(owner, "start_processes", owner.start_processes)
+    watch = LauncherWatch()
+    watch.refuse_spawning()
+    package: Any = torch.multiprocessing
+    with pytest.raises(UsageError, match=r"own launcher: torch\.multiprocessing\.spawn\(print\);"):
+        package.spawn(print, nprocs=2)
+    assert watch.seen is not None
 
 
 def test_other_programs_may_be_started() -> None:

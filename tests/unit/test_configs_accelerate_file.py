@@ -200,7 +200,11 @@ def test_a_hostile_value_comes_out_of_yaml_as_it_went_in(tmp_path: Path, value: 
         assert found == {value: [value]}
 
 
-@pytest.mark.parametrize("value", [float("nan"), {1, 2}, object(), (1,), {"a": {1}}], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), {1, 2}, object(), (1,), {"a": {1}}],
+    ids=["nan", "a set", "an object", "a tuple", "a set inside"],
+)
 def test_a_value_that_yaml_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
     (tmp_path / "some.yaml.j2").write_text("key: {{ value | yaml }}\n")
     with pytest.raises(UsageError, match="cannot be written as YAML"):

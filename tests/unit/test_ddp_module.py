@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autotune.backends import backend_of
+from autotune.probe.ddp_engine import DdpRunner
+from autotune.probe.task import Task
+from autotune.probe.wire import WireTap
 from autotune.render import render
 from tests.build import make_setup
 from tests.unit.test_fsdp_module import Block, Model, Nest, process_group
@@ -224,3 +227,35 @@ def test_a_hook_of_the_scripts_own_is_refused_and_not_lost_silently(
     model = DistributedDataParallel(Model(Block()))
     with pytest.raises(RuntimeError, match="can only be called once"):
         model.register_comm_hook(None, lambda state, bucket: None)
+
+
+def test_a_probe_reduces_in_the_last_micro_batch_alone_and_in_none_that_is_unsynced() -> None:
+    setup = make_setup(backend="ddp", gradient_accumulation=3)
+    backend = backend_of(setup)
+    model = Model(Block())
+    task = Task(
+        model=model,
+        batches=iter(()),
+        loss=lambda wrapped, batch: wrapped(batch).sum(),
+        layers=(Block,),
+        tokens=len,
+    )
+    engine = DdpRunner(task, setup, render(backend.template, backend.variables(setup), None))
+
+    def reduced() -> int:
+        tap = WireTap()
+        loss = engine.forward(torch.ones(2, 4))
+        with tap:
+            engine.backward(loss)
+        return tap.elements
+
+    for _ in range(2):
+        with engine.unsynced():
+            assert reduced() == 0
+        found = []
+        for _ in range(3):
+            found.append(reduced())
+            engine.end_micro_batch()
+        assert found == [0, 0, sum(item.numel() for item in model.parameters())]
+        assert engine.step()
+    engine.close()

@@ -284,4 +284,4 @@ def test_without_transformers_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "run `pip install 'autotune[hf]'`" in error_of(tmp_path, LLAMA)
+    assert "run `pip install 'transformers>=4.56'`" in error_of(tmp_path, LLAMA)

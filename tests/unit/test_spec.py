@@ -14,7 +14,7 @@ from autotune.request import Measure
 from autotune.scales import SCALE_FIELDS
 from autotune.setup import BACKENDS, PRECISIONS, WIRE_DTYPES
 from autotune.space import DEFAULT_AXES
-from autotune.spec import Budget, Spec, Target, read_spec
+from autotune.spec import Budget, Spec, Target, read, read_spec
 from autotune.spec.json_schema import json_schema
 from autotune.spec.model import BaselineSection, GatesSection, SpaceSection
 from autotune.workload import Gpt, PythonFactory, Workload
@@ -272,13 +272,17 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         spec.name = "other"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("section", [SpaceSection, BaselineSection])
+@pytest.mark.parametrize(
+    ("section", "beside"),
+    [(SpaceSection, ()), (BaselineSection, read.OWN)],
+    ids=["space", "baseline"],
+)
 def test_the_file_has_the_knobs_of_the_space(
-    section: type[SpaceSection] | type[BaselineSection],
+    section: type[SpaceSection] | type[BaselineSection], beside: tuple[str, ...]
 ) -> None:
     scale = section.model_fields["loss_scale"].annotation
     (values, _) = get_args(scale)
-    assert set(section.model_fields) == {*DEFAULT_AXES, "micro_batch", "loss_scale"}
+    assert set(section.model_fields) == {*DEFAULT_AXES, "micro_batch", "loss_scale", *beside}
     assert tuple(values.model_fields) == SCALE_FIELDS
 
 

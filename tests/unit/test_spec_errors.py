@@ -30,7 +30,7 @@ SECTIONS = (
 TARGET = "world_size, steps, learning_rate"
 GATES = (
     "activation_headroom, underflow, gain, relative_error, cosine, worst_tensor, weights_move, "
-    "loss_band, wire_error"
+    "gradient_norm, loss_band, wire_error"
 )
 MODELS = "gpt, hf, python, script"
 NAMES = "up to 64 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
@@ -270,7 +270,7 @@ WRONG = {
     ),
     "a gate without a number": (
         SOUND + "gates: {same_gradient: 0.1}\n",
-        "7: gates.same_gradient: is not a known key; allowed: " + GATES,
+        "7: gates.same_gradient: is not a known key; did you mean gradient_norm? allowed: " + GATES,
     ),
     "what the gain should be": (
         SOUND + "gates: {gain: 1}\n",

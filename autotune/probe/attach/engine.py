@@ -35,7 +35,7 @@ class EngineHooks:
         engine.backward = self._backward(engine.backward)
         engine.step = self._step(engine.step)
         if hasattr(engine, "scale"):
-            engine.scale = self._torch.remembering(engine.scale)
+            engine.scale = self._scale(engine.scale)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -48,11 +48,24 @@ class EngineHooks:
 
         return backward
 
+    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What ``engine.scale`` makes is for ``loss.backward()``."""
+
+        @functools.wraps(original)
+        def scale(engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(engine, loss, *args, **kwargs)
+            self._torch.scaled.remember(made, _raw(engine, loss, divided=True))
+            return made
+
+        return scale
+
     def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_boundary(engine):
                 return original(engine, *args, **kwargs)
+            # Of a loss.backward() DeepSpeed divides the gradient, and not the loss.
+            self._training.unscale(lambda: float(engine.gradient_accumulation_steps()))
             skipped = engine.skipped_steps
             self._torch.skipped = False
             told = Step(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from autotune.errors import UsageError
 from autotune.probe.attach.places import Places
@@ -21,6 +21,7 @@ from autotune.probe.process import write_note
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 UNNAMED = getattr(os, "O_TMPFILE", 0)  # a file without a name, whose path is only its folder
 MOST_NOTED = 20
+MOST_COPIED = 4 << 30  # bytes; a data set that is opened to be changed may be far larger
 NOTE = "redirected.json"
 Effect = Literal["makes", "removes"]
 # Audit events that change the entries of a folder. Of each path among their arguments: where it
@@ -34,8 +35,11 @@ ENTRIES: dict[str, tuple[tuple[int, int, Effect], ...]] = {
     "os.symlink": ((1, 2, "makes"),),
     "shutil.rmtree": ((0, 1, "removes"),),
 }
-# Those that change a file, which may be behind a link.
-CONTENTS = {"os.truncate": -1, "os.chmod": 2, "os.chown": 3, "os.utime": 3, "sqlite3.connect": -1}
+# Those that change a file, which may be behind a link, or give it a second name.
+CONTENTS = {
+    **{"os.truncate": -1, "os.chmod": 2, "os.chown": 3, "os.utime": 3, "os.link": 2},
+    "sqlite3.connect": -1,
+}
 
 
 class Guard:
@@ -72,10 +76,10 @@ class Guard:
             path, _, flags = arguments
             if flags & WRITING and (not UNNAMED or flags & UNNAMED != UNNAMED):
                 self.before_write(path, keep=not flags & os.O_TRUNC and not flags & os.O_EXCL)
-        elif event in ENTRIES:
-            for index, base, effect in ENTRIES[event]:
-                self._before_entry(event, arguments[index], _at(arguments, base), effect)
-        elif event in CONTENTS:
+            return
+        for index, base, effect in ENTRIES.get(event, ()):
+            self._before_entry(event, arguments[index], _at(arguments, base), effect)
+        if event in CONTENTS:
             self.before_write(arguments[0], _at(arguments, CONTENTS[event]), keep=True)
 
     def before_write(self, path: Any, base: int = -1, *, keep: bool) -> None:
@@ -131,11 +135,14 @@ class Guard:
             why = f"writes to {shown} with an absolute path"
         else:
             why = f"writes to {shown}, which is {target}, not in its scratch folder"
-        self.refused = (
+        self._say_no(
             f"The script {why}, and a probe must not change your files; give a relative path or "
             "the placeholder {output_dir}."
         )
-        raise UsageError(self.refused)
+
+    def _say_no(self, reason: str) -> NoReturn:
+        self.refused = reason
+        raise UsageError(reason)
 
     def _detach(self, target: str, *, keep: bool) -> None:
         """Replaces a link into the user's folder by a copy of the file, or removes it."""
@@ -149,6 +156,12 @@ class Guard:
             if not (keep and link.is_file()):
                 link.unlink()
                 return
+            if link.stat().st_size > MOST_COPIED:
+                self._say_no(
+                    f"The script opens {link.name} to change it, and a probe must change a copy, "
+                    f"for which its {link.stat().st_size / 1e9:.0f} GB are too much; open it only "
+                    "for reading, or give another file."
+                )
             copy = link.with_name(f".{link.name}.{os.getpid()}.copy")
             shutil.copy2(link, copy)
             copy.replace(link)

@@ -38,7 +38,7 @@ class TorchHooks:
         # Tensor.backward looks the function up by this name.
         torch.autograd.backward = self._backward(torch.autograd.backward)
         scaler: Any = torch.amp.GradScaler
-        scaler.scale = self.remembering(scaler.scale)
+        scaler.scale = self._scaler_scale(scaler.scale)
         scaler.step = self._scaler_step(scaler.step)
         optimizer: Any = torch.optim.Optimizer
         optimizer.__init__ = self._optimizer_init(optimizer.__init__)
@@ -59,12 +59,10 @@ class TorchHooks:
         raw = self.scaled.raw(tensors)
         return (raw, False) if raw is not None else (value_of(tensors, gradients), True)
 
-    def remembering(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that scales a loss, with a note of what it was."""
-
+    def _scaler_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def scale(owner: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-            made = original(owner, loss, *args, **kwargs)
+        def scale(scaler: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(scaler, loss, *args, **kwargs)
             self.scaled.remember(made, loss)
             return made
 

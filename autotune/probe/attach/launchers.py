@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
+
+import torch.multiprocessing
 
 from autotune.errors import UsageError
 
@@ -50,6 +53,18 @@ class LauncherWatch:
         if is_launcher(words):
             self.seen = shlex.join(words)
             raise UsageError(own_launcher(self.seen))
+
+    def refuse_spawning(self) -> None:
+        """Refuses ``torch.multiprocessing.spawn``, too, of which no audit event tells."""
+
+        def start_processes(function: Any, *args: Any, **kwargs: Any) -> None:
+            name = getattr(function, "__name__", repr(function))
+            self.seen = f"torch.multiprocessing.spawn({name})"
+            raise UsageError(own_launcher(self.seen))
+
+        module: Any = sys.modules["torch.multiprocessing.spawn"]
+        package: Any = torch.multiprocessing
+        module.start_processes = package.start_processes = start_processes
 
 
 def own_launcher(command: str) -> str:

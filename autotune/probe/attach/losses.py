@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -36,7 +35,6 @@ def copied(value: Tensor) -> Tensor:
     return value.detach().clone()
 
 
-@torch.no_grad()
 def value_of(tensors: Any, gradients: Any = None) -> Tensor | None:
     """The number whose gradient a call of backward takes, still on its device.
 
@@ -50,19 +48,17 @@ def value_of(tensors: Any, gradients: Any = None) -> Tensor | None:
     given = _listed(tensors)
     weights = _listed(gradients) if gradients is not None else [None] * len(given)
     parts = [
-        _one(tensor, weight)
+        _one(tensor.detach(), weight)
         for tensor, weight in zip(given, weights, strict=False)
         if isinstance(tensor, Tensor)
     ]
-    if not parts:
-        return None
-    return copied(parts[0]) if len(parts) == 1 else sum(parts[1:], parts[0])
+    return sum(parts[1:], parts[0]) if parts else None
 
 
 def _one(tensor: Tensor, weight: Tensor | None) -> Tensor:
     if weight is not None:
-        return (tensor * weight).sum()
-    return tensor.reshape(()) if tensor.numel() == 1 else tensor.sum()
+        return (tensor * weight.detach()).sum()
+    return tensor.clone() if tensor.numel() == 1 else tensor.sum()
 
 
 def _listed(value: Any) -> Sequence[Any]:

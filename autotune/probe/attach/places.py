@@ -12,7 +12,8 @@ from typing import Any, Literal
 Where = Literal["scratch", "home", "outside", "nobody"]
 SYSTEM = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp")
 CACHE_VARIABLES = (
-    *("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE"),
+    *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "WANDB_CACHE_DIR"),
     *("TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
     *("MPLCONFIGDIR", "TMPDIR"),
 )

@@ -83,6 +83,7 @@ class _Run:
         hooks = TorchHooks(self._training)
         hooks.install()
         self._guard.protect_torch_save(torch)
+        self._launchers.refuse_spawning()
         changes = {
             engine.MODULE: engine.EngineHooks(hooks).install,
             "safetensors.torch": self._guard.protect_save_file,

@@ -27,7 +27,7 @@ micro_batches = options.steps * engine.gradient_accumulation_steps()
 for number in range(micro_batches):
     loss = tiny.loss(engine(tiny.batch(engine.global_rank, number).to(dtype)))
     if options.by_tensor:
-        engine.scale(loss / engine.gradient_accumulation_steps()).backward()
+        engine.scale(loss).backward()
     else:
         engine.backward(loss)
     engine.step()

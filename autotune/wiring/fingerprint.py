@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
+from autotune.workload import Hf, Workload
 
 if TYPE_CHECKING:
     from autotune.wiring.plan import Made
@@ -24,7 +25,7 @@ def fingerprint(made: Made) -> dict[str, Any]:
     return {
         **{name: made.machine.facts[name] for name in IDENTITY},
         "world_size": made.ranks,
-        "workload": _without_folder(asdict(plan.spec.workload)),
+        "workload": _workload(plan.spec.workload),
         "measure": asdict(plan.spec.measure),
         "training": {
             "learning_rate": plan.learning_rate,
@@ -59,10 +60,20 @@ def _digests(folder: Path | None) -> dict[str, str]:
     }
 
 
-def _without_folder(workload: dict[str, Any]) -> dict[str, Any]:
-    """The workload without the place of the sweep file, which may move."""
-    workload["model"].pop("folder", None)
-    return workload
+def _workload(workload: Workload) -> dict[str, Any]:
+    """The workload without the places of its files, which may move; of a model its configuration.
+
+    Weights and tokens are named by size: they are too large to be read for a comparison.
+    """
+    described = asdict(workload)
+    described["model"].pop("folder", None)
+    if isinstance(workload.model, Hf):
+        path = Path(workload.model.path)
+        config = path / "config.json" if path.is_dir() else path
+        described["model"]["path"] = hashlib.sha256(config.read_bytes()).hexdigest()
+        data = workload.model.data
+        described["model"]["data"] = data and [Path(data).name, Path(data).stat().st_size]
+    return described
 
 
 def check_fingerprint(

@@ -97,6 +97,20 @@ def test_the_script_and_its_arguments_arrive_untouched(
     assert not (folder / "pwned").exists()
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_module_is_started_as_one(folder: Path, run: Run, launcher: str) -> None:
+    done = run(exported(folder), "-m", "package.train", *HOSTILE, LAUNCHER=launcher)
+    assert done.returncode == 0, done.stderr
+    words = recorded(folder)
+    assert words[words.index("--module") + 1 :] == ["--", "package.train", *HOSTILE]
+
+
+def test_dash_m_without_a_module_is_a_wrong_use(folder: Path, run: Run) -> None:
+    done = run(exported(folder), "-m")
+    assert done.returncode == 2
+    assert "-m MODULE" in done.stderr
+
+
 @pytest.mark.parametrize("backend", ["deepspeed", "fsdp", "ddp"])
 def test_one_node_is_standalone_with_the_processes_that_torchrun_finds(
     folder: Path, run: Run, backend: str

@@ -84,19 +84,17 @@ def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 def wait_for_line(process: subprocess.Popen[str], start: str) -> None:
     """Reads progress up to a line that begins so."""
     assert process.stderr is not None
+    read = []
     for line in process.stderr:
+        read.append(line)
         if line.startswith(start):
             return
-    raise AssertionError("the sweep ended early")
+    raise AssertionError(f"the sweep ended before {start!r}:\n{''.join(read[-20:])}")
 
 
 def wait_for_probes(process: subprocess.Popen[str], count: int) -> None:
     """Reads progress until ``count`` probes are finished."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith(f"[{count - 1:3d}]"):
-            return
-    raise AssertionError("the sweep ended early")
+    wait_for_line(process, f"[{count - 1:3d}]")
 
 
 def workers(folder: Path) -> list[int]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from autotune.backends import backend_of
-from autotune.export.exported import Exported, Note, Provenance
+from autotune.export.exported import Exported, Note
 from autotune.export.fsdp import batches, checkpointing, loss_scale
-from autotune.outcome import Probe
+from autotune.export.provenance import comment
+from autotune.export.subject import Subject
 from autotune.setup import Setup
 
 
-def export_ddp(probe: Probe, provenance: Provenance, templates: Path | None) -> Exported:
+def export_ddp(subject: Subject) -> Exported:
     """The module's text as it ran, below comment lines."""
-    text = provenance.comment() + probe.rendered
-    return Exported({backend_of(probe.setup).file_name: text}, tuple(notes(probe.setup)))
+    found = tuple(notes(subject.setup))
+    text = comment(subject.header(found)) + subject.config
+    return Exported({subject.file_name: text}, found)
 
 
 def notes(setup: Setup) -> Iterator[Note]:

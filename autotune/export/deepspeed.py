@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from autotune.backends import backend_of
-from autotune.export.exported import Exported, Note, Provenance
-from autotune.outcome import Probe
+from autotune.export.exported import Exported, Note
+from autotune.export.subject import Subject
 from autotune.setup import DTYPE_BYTES, Setup
 
 SIDECAR = "ds_config.provenance.json"
@@ -23,14 +21,21 @@ CHECKPOINTING_BY_HAND = (
 )
 
 
-def export_deepspeed(probe: Probe, provenance: Provenance, templates: Path | None) -> Exported:
+def export_deepspeed(subject: Subject) -> Exported:
     """The JSON, byte for byte as it ran, with its sidecar."""
     # JSON has no comments, so where the configuration is from stands beside it.
-    sidecar = json.dumps({**asdict(provenance), "setup": probe.setup.to_dict()}, indent=2)
-    return Exported(
-        {backend_of(probe.setup).file_name: probe.rendered, SIDECAR: sidecar + "\n"},
-        tuple(notes(probe.setup)),
-    )
+    found = tuple(notes(subject.setup))
+    return Exported({subject.file_name: subject.config, SIDECAR: sidecar(subject, found)}, found)
+
+
+def sidecar(subject: Subject, found: Sequence[Note]) -> str:
+    """Where a JSON file is from and how well it says each knob, as JSON."""
+    about = {
+        **subject.provenance.to_dict(),
+        "setup": subject.setup.to_dict(),
+        "notes": [asdict(note) for note in found],
+    }
+    return json.dumps(about, indent=2) + "\n"
 
 
 def notes(setup: Setup) -> Iterator[Note]:

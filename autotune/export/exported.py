@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from autotune.errors import UsageError
-from autotune.render import to_comment
 
 NoteStatus = Literal["expressed", "approximated", "cannot be expressed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where an exported setup comes from.
-
-    Attributes:
-        run: Name of the run.
-        setup_key: Key of the setup.
-        versions: Versions that it was measured with, by library.
-        date: ISO 8601 time of the measurement, so that exporting again writes the same files.
-        verdict: What the run says of the setup.
-    """
-
-    run: str
-    setup_key: str
-    versions: Mapping[str, str]
-    date: str
-    verdict: str
-
-    def lines(self) -> tuple[str, ...]:
-        """It in a few lines for people."""
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return (
-            f"Exported by autotune from run {self.run}; verdict: {self.verdict}.",
-            f"Setup: {self.setup_key}",
-            f"Measured at {self.date} with {versions}",
-        )
-
-    def comment(self) -> str:
-        """It as comment lines of Python or a shell."""
-        return "".join(f"# {to_comment(line)}\n" for line in self.lines())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +26,32 @@ class Note:
     knob: str
     status: NoteStatus
     text: str
+
+
+def expressed(knob: str, text: str) -> Note:
+    """The files say the knob's value, at the place ``text``."""
+    return Note(knob, "expressed", text)
+
+
+def approximated(knob: str, text: str) -> Note:
+    """The files say something near it, or leave a step to the user."""
+    return Note(knob, "approximated", text)
+
+
+def inexpressible(knob: str, text: str) -> Note:
+    """The files cannot say it; ``text`` is what to do instead."""
+    return Note(knob, "cannot be expressed", text)
+
+
+def summary(notes: Iterable[Note]) -> Iterator[str]:
+    """The notes in lines for a file's header: what is left to do is said in full."""
+    found = list(notes)
+    said = [note.knob for note in found if note.status == "expressed"]
+    if said:
+        yield f"expressed: {', '.join(said)}"
+    for note in found:
+        if note.status != "expressed":
+            yield f"{note.status}: {note.knob}. {note.text}"
 
 
 @dataclass(frozen=True, slots=True)

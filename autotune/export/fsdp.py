@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from autotune.backends import backend_of
-from autotune.export.exported import Exported, Note, Provenance
-from autotune.outcome import Probe
+from autotune.export.exported import Exported, Note
+from autotune.export.provenance import comment
+from autotune.export.subject import Subject
 from autotune.setup import LossScale, Setup
 
 
-def export_fsdp(probe: Probe, provenance: Provenance, templates: Path | None) -> Exported:
+def export_fsdp(subject: Subject) -> Exported:
     """The module's text as it ran, below comment lines."""
-    text = provenance.comment() + probe.rendered
-    return Exported({backend_of(probe.setup).file_name: text}, tuple(notes(probe.setup)))
+    found = tuple(notes(subject.setup))
+    text = comment(subject.header(found)) + subject.config
+    return Exported({subject.file_name: text}, found)
 
 
 def notes(setup: Setup) -> Iterator[Note]:
@@ -45,9 +45,9 @@ def batches() -> Iterator[Note]:
 
 
 def loss_scale(scale: LossScale) -> Note:
-    """The module's ``scaler()``; a script that only installs the module has its own."""
+    """The module's ``scaler()``, or a script's own after ``install()``."""
     if scale.hysteresis > 1 or scale.minimum > 0:
         missing = "torch.amp.GradScaler has neither hysteresis nor a floor"
         return Note("loss_scale", "approximated", f"INITIAL_POWER and GROWTH_INTERVAL; {missing}")
-    text = "INITIAL_POWER and GROWTH_INTERVAL, by scaler(); install() leaves your script its own"
+    text = "INITIAL_POWER and GROWTH_INTERVAL, by scaler() or install()"
     return Note("loss_scale", "expressed", text)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
-from autotune.backends import backend_of
-from autotune.export.ddp import export_ddp
-from autotune.export.deepspeed import export_deepspeed
-from autotune.export.exported import Exported, Note, Provenance
-from autotune.export.fsdp import export_fsdp
-from autotune.outcome import Probe
+from autotune.export.exported import Exported, Note
+from autotune.export.own import export_own
+from autotune.export.subject import Subject
 from autotune.render import render
-from autotune.setup import Backend
 
-Dialect = Callable[[Probe, Provenance, Path | None], Exported]
-CONFIGURATIONS: Mapping[Backend, Dialect] = {
-    "deepspeed": export_deepspeed,
-    "fsdp": export_fsdp,
-    "ddp": export_ddp,
-}
 SCRIPTS = ("launch.sh", "launch.env")
 
 
-def export_launch(probe: Probe, provenance: Provenance, templates: Path | None) -> Exported:
+def export_launch(subject: Subject) -> Exported:
     """The backend's own export, with ``launch.sh`` and ``launch.env`` beside it."""
-    configuration = CONFIGURATIONS[probe.setup.backend](probe, provenance, templates)
-    variables = {
-        **probe.setup.to_dict(),
-        "file_name": backend_of(probe.setup).file_name,
-        "provenance": provenance.lines(),
-    }
-    scripts = {name: render(f"launch/{name}.j2", variables, templates) for name in SCRIPTS}
+    configuration = export_own(subject)
     notes = tuple(_better(note) for note in configuration.notes)
+    variables = {
+        **subject.setup.to_dict(),
+        "file_name": subject.file_name,
+        "provenance": subject.header(notes),
+    }
+    scripts = {name: render(f"launch/{name}.j2", variables, subject.templates) for name in SCRIPTS}
     return Exported({**configuration.files, **scripts}, notes)
 
 

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-
-from autotune.backends import backend_of
-from autotune.bundle import unbundle
-from autotune.export.exported import Exported, Note, Provenance
+from autotune.export.exported import Exported, Note
 from autotune.export.launch import export_launch
-from autotune.outcome import Probe
+from autotune.export.own import MODULES
+from autotune.export.provenance import comment
+from autotune.export.subject import Subject
 from autotune.placeholders import FILES, OUTPUT, fill, knob_values, placeholders_in
 from autotune.render import HERE, render
-from autotune.setup import Backend, Setup
+from autotune.setup import Setup
 from autotune.workload import Script
 
-INSTALLED: Mapping[Backend, str] = {"fsdp": "fsdp_setup", "ddp": "ddp_setup"}
-BY_INSTALL = ("grad_comm_dtype", "zero_stage", "bucket_bytes")
+BY_INSTALL = ("grad_comm_dtype", "zero_stage", "bucket_bytes", "loss_scale")
 """Knobs that a module's ``install()`` gives to a script that shards or wraps by itself."""
 ACCELERATE = FILES["accelerate_config"]
 
 
-def single(probe: Probe) -> Probe:
-    """The probe with the one file that configures its backend, as other exports take it."""
-    files = unbundle(probe.rendered)
-    return replace(probe, rendered=files[backend_of(probe.setup).file_name])
-
-
-def export_script(
-    probe: Probe, provenance: Provenance, templates: Path | None, script: Script
-) -> Exported:
+def export_script(subject: Subject, script: Script) -> Exported:
     """The files that the script was measured with, and ``train.sh``, which starts it."""
-    launch = export_launch(single(probe), provenance, templates)
-    files = unbundle(probe.rendered)
-    others = {
-        name: provenance.comment() + text
-        for name, text in files.items()
-        if name != backend_of(probe.setup).file_name
-    }
+    launch = export_launch(subject)
+    notes = tuple(_in_script(note, subject.setup, script) for note in launch.notes)
+    header = subject.header(notes)
+    others = {name: comment(header) + text for name, text in subject.others.items()}
+    names = {subject.file_name, *subject.others}
     variables = {
-        "provenance": provenance.lines(),
+        "provenance": header,
         "launcher": script.launcher,
-        "words": words(script, probe.setup),
-        "deepspeed_file": files.get("ds_config.json") and "ds_config.json",
+        "words": words(script, subject.setup),
+        "deepspeed_file": "ds_config.json" if "ds_config.json" in names else None,
         "accelerate_file": ACCELERATE,
     }
-    start = render("launch/train.sh.j2", variables, templates)
-    notes = tuple(_in_script(note, probe.setup, script) for note in launch.notes)
+    start = render("launch/train.sh.j2", variables, subject.templates)
     return Exported({**launch.files, **others, "train.sh": start}, notes)
 
 
@@ -62,7 +46,7 @@ def _in_script(note: Note, setup: Setup, script: Script) -> Note:
     named = placeholders_in(script.command)
     if note.knob in named:
         return Note(note.knob, "expressed", "an argument in train.sh")
-    module = INSTALLED.get(setup.backend)
+    module = MODULES.get(setup.backend)
     if module is None or module in named or note.knob not in BY_INSTALL:
         return note
     first = note.knob == BY_INSTALL[0]

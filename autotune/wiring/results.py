@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.export import Note, Provenance
-from autotune.export import export as export_probe
+from autotune.export import Note, Provenance, subject_of
+from autotune.export import export as export_setup
 from autotune.export import write as write_export
 from autotune.report import build_result, find_probe, write_json
 from autotune.search import Store
@@ -66,7 +66,7 @@ def export_run(
     templates = store.about["templates"]
     folder_of_templates = None if templates is None else Path(templates)
     script = script_of(store)
-    exported = export_probe(probe, to, provenance, folder_of_templates, script)
+    exported = export_setup(subject_of(probe, provenance, folder_of_templates, script), to)
     return write_export(exported, folder, force=force), exported.notes
 
 

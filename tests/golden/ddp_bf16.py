@@ -105,8 +105,8 @@ def install() -> None:
 
     Whoever builds it, and whatever bucket it asks for; its other arguments stay. A hook of the
     script's own cannot be registered beside WIRE_DTYPE's: torch refuses a second one. Precision,
-    activation checkpointing, the scaler and the batches stay the script's, but float32 matrices
-    are multiplied as MATMUL_PRECISION says.
+    activation checkpointing and the batches stay the script's, but float32 matrices are multiplied
+    as MATMUL_PRECISION says.
     """
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
     build = DistributedDataParallel.__init__

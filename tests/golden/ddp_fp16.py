@@ -109,15 +109,37 @@ def scaler(device: str) -> torch.amp.GradScaler:
     )
 
 
+def install_scaler() -> None:
+    """Gives every ``GradScaler`` that is built from now on this first scale and window."""
+    build = torch.amp.GradScaler.__init__
+    if hasattr(build, "installed"):
+        return
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def build_as_measured(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        asked = signature.bind(self, *args, **kwargs)
+        asked.arguments["init_scale"] = 2.0**INITIAL_POWER
+        asked.arguments["growth_factor"] = 2.0
+        asked.arguments["backoff_factor"] = 0.5
+        asked.arguments["growth_interval"] = GROWTH_INTERVAL
+        build(*asked.args, **asked.kwargs)
+
+    build_as_measured.__dict__["installed"] = True
+    setattr(torch.amp.GradScaler, "__init__", build_as_measured)
+
+
 def install() -> None:
     """Gives every ``DistributedDataParallel`` that is built from now on this wire and bucket.
 
     Whoever builds it, and whatever bucket it asks for; its other arguments stay. A hook of the
     script's own cannot be registered beside WIRE_DTYPE's: torch refuses a second one. Precision,
-    activation checkpointing, the scaler and the batches stay the script's, but float32 matrices
-    are multiplied as MATMUL_PRECISION says.
+    activation checkpointing and the batches stay the script's, but float32 matrices are multiplied
+    as MATMUL_PRECISION says, and a ``GradScaler`` that is built from now on has the
+    first scale and the window of `scaler`.
     """
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
+    install_scaler()
     build = DistributedDataParallel.__init__
     if hasattr(build, "installed"):
         return

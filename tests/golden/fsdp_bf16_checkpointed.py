@@ -100,8 +100,8 @@ def install() -> None:
     Whoever calls it, and whatever it asks for: PARAM_DTYPE and REDUCE_DTYPE replace these two of
     its policy, and RESHARD_AFTER_FORWARD its ``reshard_after_forward``, unless that is a number
     of ranks. The root's weights stay gathered, as torch keeps them. The rest of the policy, the
-    other arguments, activation checkpointing, the scaler and the batches stay the script's, but
-    float32 matrices are multiplied as MATMUL_PRECISION says.
+    other arguments, activation checkpointing and the batches stay the script's, but float32
+    matrices are multiplied as MATMUL_PRECISION says.
     """
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
     # None lets torch find the root, and shard again what is below it.

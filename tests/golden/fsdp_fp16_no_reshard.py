@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -103,16 +104,38 @@ def scaler(device: str) -> torch.amp.GradScaler:
     )
 
 
+def install_scaler() -> None:
+    """Gives every ``GradScaler`` that is built from now on this first scale and window."""
+    build = torch.amp.GradScaler.__init__
+    if hasattr(build, "installed"):
+        return
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def build_as_measured(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        asked = signature.bind(self, *args, **kwargs)
+        asked.arguments["init_scale"] = 2.0**INITIAL_POWER
+        asked.arguments["growth_factor"] = 2.0
+        asked.arguments["backoff_factor"] = 0.5
+        asked.arguments["growth_interval"] = GROWTH_INTERVAL
+        build(*asked.args, **asked.kwargs)
+
+    build_as_measured.__dict__["installed"] = True
+    setattr(torch.amp.GradScaler, "__init__", build_as_measured)
+
+
 def install() -> None:
     """Gives every ``fully_shard`` that is called from now on these dtypes and this resharding.
 
     Whoever calls it, and whatever it asks for: PARAM_DTYPE and REDUCE_DTYPE replace these two of
     its policy, and RESHARD_AFTER_FORWARD its ``reshard_after_forward``, unless that is a number
     of ranks. The root's weights stay gathered, as torch keeps them. The rest of the policy, the
-    other arguments, activation checkpointing, the scaler and the batches stay the script's, but
-    float32 matrices are multiplied as MATMUL_PRECISION says.
+    other arguments, activation checkpointing and the batches stay the script's, but float32
+    matrices are multiplied as MATMUL_PRECISION says, and a ``GradScaler`` that is
+    built from now on has the first scale and the window of `scaler`.
     """
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
+    install_scaler()
     # None lets torch find the root, and shard again what is below it.
     reshard = None if RESHARD_AFTER_FORWARD else False
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.backends import backend_of
-from autotune.export import export, write
+from autotune.export import export, subject_of, write
 from autotune.render import render
 from tests.build import make_probe, make_setup
 from tests.unit.test_export import PROVENANCE
@@ -30,7 +30,7 @@ def launch(tmp_path: Path, script: Path, *words: str, **knobs: Any) -> str:
     backend = backend_of(setup)
     text = render(backend.template, backend.variables(setup), None)
     probe = replace(make_probe(0, setup), rendered=text)
-    write(export(probe, "launch", PROVENANCE), tmp_path / "tuned")
+    write(export(subject_of(probe, PROVENANCE), "launch"), tmp_path / "tuned")
     environment = {
         **os.environ,
         "PYTHON": sys.executable,

@@ -21,6 +21,7 @@ from autotune.probe.ddp_engine import DdpRunner
 from autotune.probe.task import Task
 from autotune.probe.wire import WireTap
 from autotune.render import render
+from autotune.setup import LossScale
 from tests.build import make_setup
 from tests.unit.test_fsdp_module import Block, Model, Nest, process_group
 
@@ -259,3 +260,21 @@ def test_a_probe_reduces_in_the_last_micro_batch_alone_and_in_none_that_is_unsyn
         assert found == [0, 0, sum(item.numel() for item in model.parameters())]
         assert engine.step()
     engine.close()
+
+
+def test_after_install_a_grad_scaler_starts_and_grows_as_measured(
+    load: Any, restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.amp.GradScaler, "__init__", torch.amp.GradScaler.__init__)
+    scale = LossScale(initial_power=9, window=77, hysteresis=1, minimum=0)
+    module = load(precision="fp16", loss_scale=scale)
+    module.install()
+    module.install()
+    for scaler in (
+        torch.amp.GradScaler("cpu"),
+        torch.amp.GradScaler("cpu", 2.0**20, growth_factor=4.0),
+    ):
+        assert scaler.get_scale() == 2.0**9
+        assert scaler.get_growth_interval() == 77
+        assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (2.0, 0.5)
+    assert not torch.amp.GradScaler("cpu", enabled=False).is_enabled()

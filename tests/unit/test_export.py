@@ -9,7 +9,7 @@ import pytest
 
 from autotune.backends import backend_of
 from autotune.errors import UsageError
-from autotune.export import Exported, Note, Provenance, export, write
+from autotune.export import Exported, Note, Provenance, export, subject_of, write
 from autotune.outcome import Probe
 from autotune.setup import LossScale, Setup
 from tests.build import make_probe, make_setup
@@ -31,7 +31,7 @@ def probe_of(setup: Setup) -> Probe:
 
 
 def exported(setup: Setup, to: str | None = None, provenance: Provenance = PROVENANCE) -> Exported:
-    return export(probe_of(setup), to or setup.backend, provenance)
+    return export(subject_of(probe_of(setup), provenance), to or setup.backend)
 
 
 def notes_of(setup: Setup, to: str | None = None) -> dict[str, Note]:
@@ -95,19 +95,19 @@ def test_provenance_cannot_leave_its_comments(to: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "to", "fitting"),
     [
-        ("fsdp", "deepspeed", "--to fsdp or launch"),
-        ("deepspeed", "fsdp", "--to deepspeed or launch"),
-        ("ddp", "fsdp", "--to ddp or launch"),
-        ("deepspeed", "ddp", "--to deepspeed or launch"),
-        ("deepspeed", "json", "--to deepspeed or launch"),
-        ("fsdp", "", "--to fsdp or launch"),
+        ("fsdp", "deepspeed", "--to fsdp or accelerate or launch"),
+        ("deepspeed", "fsdp", "--to deepspeed or accelerate or launch"),
+        ("ddp", "fsdp", "--to ddp or accelerate or launch"),
+        ("deepspeed", "ddp", "--to deepspeed or accelerate or launch"),
+        ("deepspeed", "json", "--to deepspeed or accelerate or launch"),
+        ("fsdp", "", "--to fsdp or accelerate or launch"),
     ],
 )
 def test_a_dialect_that_does_not_fit_is_refused_with_the_ones_that_do(
     backend: str, to: str, fitting: str
 ) -> None:
     with pytest.raises(UsageError, match=fitting):
-        export(probe_of(make_setup(backend=backend)), to, PROVENANCE)
+        export(subject_of(probe_of(make_setup(backend=backend)), PROVENANCE), to)
 
 
 EVERY_KNOB = [
@@ -160,7 +160,7 @@ def test_what_install_cannot_apply_is_said(backend: str, function: str) -> None:
     notes = notes_of(setup)
     assert function in notes["activation_checkpointing"].text
     assert "install() cannot" in notes["activation_checkpointing"].text
-    assert "install() leaves your script its own" in notes["loss_scale"].text
+    assert "install()" in notes["loss_scale"].text
     off = notes_of(make_setup(backend=backend))["activation_checkpointing"]
     assert "install()" not in off.text
 
@@ -182,7 +182,7 @@ def test_a_scaler_without_hysteresis_only_approximates_it() -> None:
 def test_a_users_launch_template_goes_before_the_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch/launch.sh.j2").write_text("#!/bin/sh\n", encoding="utf-8")
-    files = export(probe_of(make_setup()), "launch", PROVENANCE, tmp_path).files
+    files = export(subject_of(probe_of(make_setup()), PROVENANCE, tmp_path), "launch").files
     assert files["launch.sh"] == "#!/bin/sh\n"
 
 

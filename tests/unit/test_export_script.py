@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.bundle import bundle
-from autotune.export import Exported, export, write
+from autotune.export import Exported, export, subject_of, write
 from autotune.setup import Setup
 from autotune.workload import Script, ScriptLauncher
 from tests.build import make_probe, make_setup
@@ -28,7 +28,7 @@ def exported(
     texts = {name.replace("__", "."): text for name, text in files.items()}
     probe = replace(make_probe(0, setup), rendered=bundle(texts))
     script = Script(command=command, launcher=launcher)
-    return export(probe, to, PROVENANCE, None, script)
+    return export(subject_of(probe, PROVENANCE, None, script), to)
 
 
 def arguments_of(found: Exported, folder: Path, *more: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.export import export, write
+from autotune.export import export, subject_of, write
 from tests.build import make_probe, make_setup
 from tests.unit.test_export import PROVENANCE
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 def exported(folder: Path, **knobs: Any) -> Path:
     probe = replace(make_probe(0, make_setup(**knobs)), rendered="{}\n")
-    write(export(probe, "launch", PROVENANCE), folder)
+    write(export(subject_of(probe, PROVENANCE), "launch"), folder)
     return folder / "launch.sh"
 
 

@@ -1,0 +1,45 @@
+"""The dialects, by the name that ``--to`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.export.accelerate import export_accelerate
+from autotune.export.ddp import export_ddp
+from autotune.export.deepspeed import export_deepspeed
+from autotune.export.exported import Exported
+from autotune.export.fsdp import export_fsdp
+from autotune.export.launch import export_launch
+from autotune.export.subject import Subject
+from autotune.setup import BACKENDS, Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One value of ``--to``.
+
+    Attributes:
+        title: Who reads it, for people.
+        backends: Whose setups it can say.
+        export: Makes the files of a setup.
+    """
+
+    title: str
+    backends: tuple[Backend, ...]
+    export: Callable[[Subject], Exported]
+
+
+LAUNCH = "launch"
+DIALECTS: Mapping[str, Dialect] = {
+    "deepspeed": Dialect("DeepSpeed's JSON", ("deepspeed",), export_deepspeed),
+    "fsdp": Dialect("a Python module for FSDP2", ("fsdp",), export_fsdp),
+    "ddp": Dialect("a Python module for DDP", ("ddp",), export_ddp),
+    "accelerate": Dialect("accelerate's configuration file", BACKENDS, export_accelerate),
+    LAUNCH: Dialect("launch.sh for torchrun and the deepspeed launcher", BACKENDS, export_launch),
+}
+
+
+def fitting(backend: Backend) -> tuple[str, ...]:
+    """Names of the dialects that can say setups of a backend."""
+    return tuple(name for name, dialect in DIALECTS.items() if backend in dialect.backends)

@@ -1,8 +1,9 @@
-"""The exported modules, by torch: what fully_shard, DDP and GradScaler do once they are imported."""
+"""The exported modules: what fully_shard, DDP and GradScaler do once they are imported."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +51,8 @@ class Model(nn.Module):
 @contextmanager
 def one_rank(folder: Path) -> Iterator[None]:
     """A process group of this process alone."""
-    store = dist.FileStore(str(folder / ".rendezvous"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    rendezvous = f"file://{folder}/.rendezvous"
+    dist.init_process_group("gloo", init_method=rendezvous, rank=0, world_size=1)
     try:
         yield
     finally:
@@ -100,19 +101,18 @@ def read_ddp(folder: Path) -> dict[str, Any]:
 def replicated(model: DistributedDataParallel) -> dict[str, Any]:
     """Knobs of a DDP model, by one backward of it."""
     wire = _reduced_dtype(model)
-    names = [name for name, _ in model.named_modules()]
     size = getattr(torch, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[wire]).itemsize
     return {
         "grad_comm_dtype": wire,
         "zero_stage": 0,
         # DDP counts the float32 gradients themselves.
         "bucket_bytes": round(model.bucket_bytes_cap * size / torch.float32.itemsize),
-        "activation_checkpointing": any("_checkpoint_wrapped" in name for name in names),
+        "activation_checkpointing": _checkpoints(model),
     }
 
 
 def _reduced_dtype(model: DistributedDataParallel) -> str:
-    """The dtype that the hook hands to all_reduce; without a hook DDP reduces as the gradients are."""
+    """The dtype that a hook hands to all_reduce; without one, that of the gradients."""
     seen: list[str] = []
     reduce = dist.all_reduce
 
@@ -126,6 +126,10 @@ def _reduced_dtype(model: DistributedDataParallel) -> str:
     finally:
         dist.all_reduce = reduce
     return seen[-1] if seen else "fp32"
+
+
+def _checkpoints(model: nn.Module) -> bool:
+    return any("_checkpoint_wrapped" in name for name, _ in model.named_modules())
 
 
 def _computes(dtype: torch.dtype | None) -> str:
@@ -148,6 +152,6 @@ def _scale(scaler: torch.amp.GradScaler) -> dict[str, Any]:
 
 def scale_of(scaler: torch.amp.GradScaler) -> dict[str, Any]:
     """Start and window of a scaler; torch's has no hysteresis and no floor."""
-    power = torch.tensor(scaler.get_scale()).log2().item()
+    power = math.log2(scaler.get_scale())
     window = scaler.get_growth_interval()
     return {"initial_power": round(power), "window": window, "hysteresis": 1, "minimum": 0}

@@ -30,8 +30,8 @@ def compare(
 ) -> Iterator[Difference]:
     """Knobs that a note calls expressed, and that the consumer does not see so.
 
-    A knob that is approximated or cannot be expressed makes no promise. ``activation_checkpointing``
-    that is off, where the consumer has no word for it, is not a difference.
+    A knob that is approximated or cannot be expressed makes no promise. A switch that is off,
+    where the consumer has no word for it, is not a difference.
 
     Args:
         setup: What was exported.

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from autotune.consumer.dtypes import name_of
@@ -70,7 +71,8 @@ def read_fsdp(folder: Path) -> dict[str, Any]:
 
 def sharded(model: nn.Module) -> dict[str, Any]:
     """Knobs of a model of FSDP2, out of the state that FSDP2 keeps of its first inner layer."""
-    states = [item._get_fsdp_state() for item in model.modules() if hasattr(item, "unshard")]
+    sharded_modules: list[Any] = [x for x in model.modules() if isinstance(x, FSDPModule)]
+    states = [item._get_fsdp_state() for item in sharded_modules]
     inner = states[1] if len(states) > 1 else states[0]
     policy = inner._mp_policy
     (group,) = inner._fsdp_param_groups

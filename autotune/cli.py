@@ -8,13 +8,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune import __version__
+from autotune import __version__, cli_export
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +50,9 @@ ScriptWords = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+cli_export.register(app)
 
 
 def main() -> None:
@@ -300,34 +302,6 @@ def show(run: RunFolder, json: AsJson = False) -> None:
         console.print(line, markup=False, soft_wrap=True)
     for line in (*note_lines(result), *warning_lines(result)):
         print(line, file=sys.stderr)
-
-
-@app.command()
-def export(
-    run: RunFolder,
-    to: Annotated[str, typer.Option(help="deepspeed, fsdp, ddp or launch.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder; default RUN/export.")
-    ] = None,
-    setup: Annotated[
-        str | None, typer.Option(help="Key of another measured setup than the winner.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
-    json: AsJson = False,
-) -> None:
-    """Write the measured configuration, and a launch script that uses it."""
-    from autotune.wiring import export_run, open_run
-
-    store = open_run(run)
-    written, notes = export_run(store, to, output or run / "export", setup, force=force)
-    for note in notes:
-        print(f"note: {note.knob}: {note.status}. {note.text}", file=sys.stderr)
-    if json:
-        _print_json(
-            {"files": [str(path) for path in written], "notes": [asdict(note) for note in notes]}
-        )
-    else:
-        print("\n".join(str(path) for path in written))
 
 
 @app.command()

@@ -327,6 +327,17 @@ def make_baseline(named: Knobs, space: Space) -> Setup:
     Raises:
         UsageError: A restriction refuses it.
     """
+    baseline, refusal = complete(named, space)
+    if refusal is not None:
+        raise UsageError(
+            f"The baseline {baseline.key} cannot be trained: {refusal.name} ({refusal.reason}). "
+            "Name another baseline in the sweep file."
+        )
+    return baseline
+
+
+def complete(named: Knobs, space: Space) -> tuple[Setup, Restriction | None]:
+    """The setup of the knobs that are named, as in `make_baseline`, and what refuses it."""
     fixed = {name: values[0] for name, values in space.axes.items() if len(values) == 1}
     first = {name: values[0] for name, values in DEFAULT_AXES.items()}
     knobs = {
@@ -343,17 +354,11 @@ def make_baseline(named: Knobs, space: Space) -> Setup:
         knobs["grad_comm_dtype"] = precision if precision in ("bf16", "fp16") else "fp32"
     axes = {name: (knobs[name],) for name in space.axes}
     single = replace(space, axes=axes, scales=_baseline_scale(named, space), policies={})
-    (_, baseline), *_ = single.choices()
-    if baseline.loss_scale is not None:
-        scaler = scaler_of(baseline.backend, baseline.zero_stage)
-        baseline = replace(baseline, loss_scale=fitted(baseline.loss_scale, scaler))
-    refusal = single.refusal(baseline)
-    if refusal is not None:
-        raise UsageError(
-            f"The baseline {baseline.key} cannot be trained: {refusal.name} ({refusal.reason}). "
-            "Name another baseline in the sweep file."
-        )
-    return baseline
+    (_, setup), *_ = single.choices()
+    if setup.loss_scale is not None:
+        scaler = scaler_of(setup.backend, setup.zero_stage)
+        setup = replace(setup, loss_scale=fitted(setup.loss_scale, scaler))
+    return setup, single.refusal(setup)
 
 
 def _baseline_scale(named: Knobs, space: Space) -> dict[str, tuple[Any, ...]]:

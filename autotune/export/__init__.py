@@ -8,15 +8,18 @@ from autotune.export.exported import Exported, Note, write
 from autotune.export.provenance import Provenance, Unmeasured
 from autotune.export.script import export_script
 from autotune.export.subject import Subject, subject_of
+from autotune.export.verify import Difference, compare
 
 __all__ = [
     "DIALECTS",
     "Dialect",
+    "Difference",
     "Exported",
     "Note",
     "Provenance",
     "Subject",
     "Unmeasured",
+    "compare",
     "export",
     "fitting",
     "subject_of",

@@ -23,19 +23,23 @@ class Dialect:
         title: Who reads it, for people.
         backends: Whose setups it can say.
         export: Makes the files of a setup.
+        reader: Which reader of `autotune.consumer.readers` proves the files; None for none.
     """
 
     title: str
     backends: tuple[Backend, ...]
     export: Callable[[Subject], Exported]
+    reader: str | None = None
 
 
 LAUNCH = "launch"
 DIALECTS: Mapping[str, Dialect] = {
-    "deepspeed": Dialect("DeepSpeed's JSON", ("deepspeed",), export_deepspeed),
-    "fsdp": Dialect("a Python module for FSDP2", ("fsdp",), export_fsdp),
-    "ddp": Dialect("a Python module for DDP", ("ddp",), export_ddp),
-    "accelerate": Dialect("accelerate's configuration file", BACKENDS, export_accelerate),
+    "deepspeed": Dialect("DeepSpeed's JSON", ("deepspeed",), export_deepspeed, "deepspeed"),
+    "fsdp": Dialect("a Python module for FSDP2", ("fsdp",), export_fsdp, "fsdp"),
+    "ddp": Dialect("a Python module for DDP", ("ddp",), export_ddp, "ddp"),
+    "accelerate": Dialect(
+        "accelerate's configuration file", BACKENDS, export_accelerate, "accelerate"
+    ),
     LAUNCH: Dialect("launch.sh for torchrun and the deepspeed launcher", BACKENDS, export_launch),
 }
 

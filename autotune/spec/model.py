@@ -239,14 +239,9 @@ class LossScaleValues(_Section):
     """Floor of the scale (DeepSpeed)."""
 
 
-class BaselineSection(_Section):
-    """How you train today: one value for each knob you name, or your own configuration file."""
+class KnobsSection(_Section):
+    """One value for each knob that is named."""
 
-    deepspeed_config: Folder | None = None
-    """Your DeepSpeed configuration, from the folder of this file. What has no knob in it is carried
-    through to every setup and to the export. Knobs beside it say what it leaves open."""
-    accelerate_config: Folder | None = None
-    """Your accelerate configuration, likewise."""
     backend: Backend | None = None
     """The library that shards and reduces."""
     precision: Precision | None = None
@@ -264,6 +259,16 @@ class BaselineSection(_Section):
     micro_batch: Count | None = None
     """Samples a backward call. Default: the workload's."""
     loss_scale: LossScaleValues | None = None
+
+
+class BaselineSection(KnobsSection):
+    """How you train today: one value for each knob you name, or your own configuration file."""
+
+    deepspeed_config: Folder | None = None
+    """Your DeepSpeed configuration, from the folder of this file. What has no knob in it is carried
+    through to every setup and to the export. Knobs beside it say what it leaves open."""
+    accelerate_config: Folder | None = None
+    """Your accelerate configuration, likewise."""
 
 
 class TargetSection(_Section):

@@ -126,7 +126,7 @@ def read_spec(path: Path, home: Path | None = None, command: Command | None = No
         UsageError: It cannot be read, or something in it is wrong. The message names every
             fault on a line of its own: ``path:line: where: what; allowed: ...``.
     """
-    document = read_yaml(_text(path))
+    document = read_yaml(read_text(path))
     sweep, found = validate(document)
     home = (home or path.parent).absolute()
     faults = [
@@ -136,38 +136,41 @@ def read_spec(path: Path, home: Path | None = None, command: Command | None = No
         *hf_faults(document, home),
     ]
     if sweep is None or faults:
-        raise UsageError(report(_printable(path), faults))
+        raise UsageError(report(printable(path), faults))
     return _spec(sweep, path.absolute(), home, command)
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path, kind: str = "sweep file") -> str:
     """The file as text.
+
+    Args:
+        path: The file.
+        kind: What it should be, for errors.
 
     Raises:
         UsageError: It cannot be opened, is too large, or is not UTF-8.
     """
-    name = _printable(path)
+    name = printable(path)
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            f"{name}: cannot be read ({reason}); give the path of a sweep file"
-        ) from error
+        raise UsageError(f"{name}: cannot be read ({reason}); give the path of a {kind}") from error
     if len(content) > MOST_BYTES:
-        raise UsageError(f"{name}: is larger than {MOST_BYTES} bytes; give a sweep file")
+        raise UsageError(f"{name}: is larger than {MOST_BYTES} bytes; give a {kind}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(
             f"{name}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; "
-            "save the sweep file as UTF-8 text"
+            f"save the {kind} as UTF-8 text"
         ) from error
 
 
-def _printable(path: Path) -> str:
+def printable(path: Path) -> str:
+    """The path as one line of a message."""
     text = str(path)
     return text if text.isprintable() else repr(text)
 
@@ -197,10 +200,10 @@ def _spec(sweep: SweepFile, source: Path, home: Path, command: Command | None) -
         ranks=local.ranks,
         deadline_seconds=local.deadline_seconds,
         probes_per_launch=local.probes_per_launch,
-        axes=_flat(sweep.space),
+        axes=flat(sweep.space),
         baseline=_baseline(sweep.baseline),
         target=None if target is None else Target(**target.model_dump()),
-        gates={name.replace("_", "-"): limit for name, limit in _flat(sweep.gates).items()},
+        gates={name.replace("_", "-"): limit for name, limit in flat(sweep.gates).items()},
         budget=Budget(**sweep.budget.model_dump()),
         margin=sweep.margin,
         templates=None if sweep.templates is None else home / sweep.templates,
@@ -216,7 +219,7 @@ def _spec(sweep: SweepFile, source: Path, home: Path, command: Command | None) -
 
 def _baseline(section: BaselineSection) -> dict[str, Any]:
     """The knobs that the file names itself."""
-    return {name: value for name, value in _flat(section).items() if name not in OWN}
+    return {name: value for name, value in flat(section).items() if name not in OWN}
 
 
 def _own(section: BaselineSection, home: Path) -> OwnConfig | None:
@@ -252,12 +255,12 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _flat(section: BaseModel) -> dict[str, Any]:
+def flat(section: BaseModel) -> dict[str, Any]:
     """Knobs that the file gives, by dotted name."""
     knobs: dict[str, Any] = {}
     for name, value in section:
         if isinstance(value, BaseModel):
-            knobs.update({f"{name}.{inner}": item for inner, item in _flat(value).items()})
+            knobs.update({f"{name}.{inner}": item for inner, item in flat(value).items()})
         elif value is not None:
             knobs[name] = value
     return knobs

@@ -27,4 +27,5 @@ READERS: Mapping[str, Reader] = {
     "fsdp": Reader("autotune.consumer.modules", "read_fsdp", ("torch",)),
     "ddp": Reader("autotune.consumer.modules", "read_ddp", ("torch",)),
     "accelerate": Reader("autotune.consumer.accelerate", "read", ("torch", "accelerate")),
+    "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
 }

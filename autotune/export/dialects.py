@@ -40,7 +40,9 @@ DIALECTS: Mapping[str, Dialect] = {
     "accelerate": Dialect(
         "accelerate's configuration file", BACKENDS, export_accelerate, "accelerate"
     ),
-    LAUNCH: Dialect("launch.sh for torchrun and the deepspeed launcher", BACKENDS, export_launch),
+    LAUNCH: Dialect(
+        "launch.sh for torchrun and the deepspeed launcher", BACKENDS, export_launch, "launch"
+    ),
 }
 
 

@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: sweep test test-all check unit format golden schema clean
+.PHONY: sweep test test-all check unit format golden schema docs clean
 
 # Measures the quickstart and prints the verdict; a second run continues, or shows it at once.
 # Exit code 1 (undecided) is an answer, too.
@@ -37,6 +37,10 @@ golden: .venv/dev
 
 schema: .venv/dev
 	$(BIN)/python -m autotune.spec.schema
+
+docs: .venv/dev
+	mkdir -p docs
+	$(BIN)/python -m autotune.wiring.table > docs/dialects.md
 
 clean:
 	rm -rf .venv build dist

@@ -8,6 +8,7 @@ import math
 import shlex
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,7 +65,7 @@ def render(name: str, variables: Mapping[str, object], user_folder: Path | None)
         raise UsageError(f"{user_folder} is not a folder of templates.")
     folders = [shipped_templates()] if user_folder is None else [user_folder, shipped_templates()]
     try:
-        text = _environment(folders).get_template(name).render(variables)
+        text = _environment(tuple(folders)).get_template(name).render(variables)
     except (TemplateError, OSError, *EXPRESSION_ERRORS) as error:
         raise UsageError(_describe(error, name, variables, folders)) from error
     if name.endswith(".json.j2"):
@@ -137,7 +138,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _environment(folders: list[Path]) -> SandboxedEnvironment:
+@cache
+def _environment(folders: tuple[Path, ...]) -> SandboxedEnvironment:
+    """Kept, with the templates that it has compiled; it reads again those that changed."""
     environment = SandboxedEnvironment(
         loader=FileSystemLoader(folders),
         undefined=StrictUndefined,

@@ -93,32 +93,36 @@ def named_subject(named: Mapping[str, Any], templates: Path | None) -> Subject:
     Raises:
         UsageError: No backend can train it, on any machine.
     """
-    knobs = dict(named)
-    workload = Workload(
-        model=Script(command=(), launcher="torchrun"),
-        micro_batch=knobs.get("micro_batch", 1),
-        gradient_accumulation=knobs.pop("gradient_accumulation", 1),
-    )
-    # Of the machine it will run on nothing is known, so nothing is held against the setup.
-    context = Context(
-        workload=workload, world_size=2, device="cuda", bf16="native", fp16="native", tf32=True
-    )
-    setup, refusal = complete(knobs, make_space({}, context, RESTRICTIONS))
+    knobs = {name: value for name, value in named.items() if name != "gradient_accumulation"}
+    setup, refusal = complete(knobs, make_space({}, asked_context(named), RESTRICTIONS))
     if refusal is not None:
         raise UsageError(
             f"The setup {setup.key} cannot be trained: {refusal.name} ({refusal.reason})."
         )
+    return unmeasured(setup, templates)
+
+
+def unmeasured(setup: Setup, templates: Path | None) -> Subject:
+    """A setup as it is rendered now."""
+    backend = backend_of(setup)
     return Subject(
         setup=setup,
-        config=_config(setup, templates),
+        config=render(backend.template, backend.variables(setup), templates),
         provenance=Unmeasured(setup.key),
         templates=templates,
     )
 
 
-def _config(setup: Setup, templates: Path | None) -> str:
-    backend = backend_of(setup)
-    return render(backend.template, backend.variables(setup), templates)
+def asked_context(named: Mapping[str, Any]) -> Context:
+    """Nothing is known of the machine that will run it, so nothing is held against a setup."""
+    workload = Workload(
+        model=Script(command=(), launcher="torchrun"),
+        micro_batch=named.get("micro_batch", 1),
+        gradient_accumulation=named.get("gradient_accumulation", 1),
+    )
+    return Context(
+        workload=workload, world_size=2, device="cuda", bf16="native", fp16="native", tf32=True
+    )
 
 
 def export_subject(subject: Subject, to: str) -> dict[str, Exported]:

@@ -36,11 +36,23 @@ def gone(pids: list[int]) -> bool:
     ("how", "kind", "reason"),
     [
         ("raise", "crash", "ValueError: the workload is broken (hostile.py:"),
-        ("raise-on-rank-1", "crash", "Rank 1, phase 'wire': ValueError: the workload is"),
-        ("exit", "crash", "The workload called exit with 3"),
-        ("exit-silently", "crash", "The workers ended in phase 'wire' without a word"),
+        pytest.param(
+            "raise-on-rank-1",
+            "crash",
+            "Rank 1, phase 'wire': ValueError: the workload is",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("exit", "crash", "The workload called exit with 3", marks=pytest.mark.slow),
+        pytest.param(
+            "exit-silently",
+            "crash",
+            "The workers ended in phase 'wire' without a word",
+            marks=pytest.mark.slow,
+        ),
         ("sigkill-on-rank-1", "crash", "Rank 1 died of SIGKILL in phase 'wire'"),
-        ("segfault", "crash", "died of SIGSEGV in phase 'wire'"),
+        pytest.param(
+            "segfault", "crash", "died of SIGSEGV in phase 'wire'", marks=pytest.mark.slow
+        ),
         ("oom", "oom", "Out of memory"),
     ],
 )

@@ -192,6 +192,7 @@ def test_every_backend_and_stage_trains_the_same_weights_on_the_same_batches(
         assert other == pytest.approx(losses[0], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_forty_probes_of_changing_setups_leave_memory_bounded(
     machine: Machine, tmp_path: Path

@@ -145,6 +145,7 @@ def test_a_replay_starts_no_worker_and_writes_nothing(finished: Path) -> None:
     assert json.loads(other.stdout)["ratio"] != result["ratio"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_later_confirmation_names_its_candidates_and_takes_fresh_launches(
     finished: Path,

@@ -1,7 +1,8 @@
-"""A folder that starts training: the configuration, its environment and a launch script."""
+"""A folder that starts training: the configurations, their environment and a launch script."""
 
 from __future__ import annotations
 
+from autotune.export.accelerate import export_accelerate
 from autotune.export.exported import Exported, Note
 from autotune.export.own import export_own
 from autotune.export.subject import Subject
@@ -11,7 +12,7 @@ SCRIPTS = ("launch.sh", "launch.env")
 
 
 def export_launch(subject: Subject) -> Exported:
-    """The backend's own export, with ``launch.sh`` and ``launch.env`` beside it."""
+    """The backend's own export and accelerate's, with ``launch.sh`` and ``launch.env`` beside."""
     configuration = export_own(subject)
     notes = tuple(_better(note) for note in configuration.notes)
     variables = {
@@ -20,7 +21,8 @@ def export_launch(subject: Subject) -> Exported:
         "provenance": subject.header(notes),
     }
     scripts = {name: render(f"launch/{name}.j2", variables, subject.templates) for name in SCRIPTS}
-    return Exported({**configuration.files, **scripts}, notes)
+    files = {**export_accelerate(subject).files, **configuration.files, **scripts}
+    return Exported(files, notes)
 
 
 def _better(note: Note) -> Note:

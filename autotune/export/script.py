@@ -14,7 +14,6 @@ from autotune.workload import Script
 
 BY_INSTALL = ("grad_comm_dtype", "zero_stage", "bucket_bytes", "loss_scale")
 """Knobs that a module's ``install()`` gives to a script that shards or wraps by itself."""
-ACCELERATE = FILES["accelerate_config"]
 
 
 def export_script(subject: Subject, script: Script) -> Exported:
@@ -23,13 +22,10 @@ def export_script(subject: Subject, script: Script) -> Exported:
     notes = tuple(_in_script(note, subject.setup, script) for note in launch.notes)
     header = subject.header(notes)
     others = {name: comment(header) + text for name, text in subject.others.items()}
-    names = {subject.file_name, *subject.others}
     variables = {
         "provenance": header,
         "launcher": script.launcher,
         "words": words(script, subject.setup),
-        "deepspeed_file": "ds_config.json" if "ds_config.json" in names else None,
-        "accelerate_file": ACCELERATE,
     }
     start = render("launch/train.sh.j2", variables, subject.templates)
     return Exported({**launch.files, **others, "train.sh": start}, notes)

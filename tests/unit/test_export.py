@@ -9,9 +9,9 @@ import pytest
 
 from autotune.backends import backend_of
 from autotune.errors import UsageError
-from autotune.export import Exported, Note, Provenance, export, subject_of, write
+from autotune.export import Exported, Note, Provenance, export, fitting, subject_of, write
 from autotune.outcome import Probe
-from autotune.setup import LossScale, Setup
+from autotune.setup import Backend, LossScale, Setup
 from tests.build import make_probe, make_setup
 
 PROVENANCE = Provenance(
@@ -74,7 +74,7 @@ def test_launch_gets_the_backends_own_files_and_the_scripts(
 ) -> None:
     setup = make_setup(backend=backend)
     own, whole = exported(setup).files, exported(setup, "launch").files
-    assert set(whole) == {*own, "launch.sh", "launch.env"}
+    assert set(whole) == {*own, "accelerate.yaml", "launch.sh", "launch.env"}
     assert own.items() <= whole.items()
     assert configuration in whole["launch.env"]
     for script in ("launch.sh", "launch.env"):
@@ -93,20 +93,23 @@ def test_provenance_cannot_leave_its_comments(to: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "to", "fitting"),
+    ("backend", "to"),
     [
-        ("fsdp", "deepspeed", "--to fsdp or accelerate or launch"),
-        ("deepspeed", "fsdp", "--to deepspeed or accelerate or launch"),
-        ("ddp", "fsdp", "--to ddp or accelerate or launch"),
-        ("deepspeed", "ddp", "--to deepspeed or accelerate or launch"),
-        ("deepspeed", "json", "--to deepspeed or accelerate or launch"),
-        ("fsdp", "", "--to fsdp or accelerate or launch"),
+        ("fsdp", "deepspeed"),
+        ("deepspeed", "fsdp"),
+        ("ddp", "fsdp"),
+        ("deepspeed", "ddp"),
+        ("deepspeed", "json"),
+        ("fsdp", ""),
     ],
 )
 def test_a_dialect_that_does_not_fit_is_refused_with_the_ones_that_do(
-    backend: str, to: str, fitting: str
+    backend: Backend, to: str
 ) -> None:
-    with pytest.raises(UsageError, match=fitting):
+    others = " or ".join(fitting(backend))
+    assert backend in others
+    assert "launch" in others
+    with pytest.raises(UsageError, match=f"use --to {others}"):
         export(subject_of(probe_of(make_setup(backend=backend)), PROVENANCE), to)
 
 

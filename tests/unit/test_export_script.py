@@ -13,6 +13,7 @@ from autotune.export import Exported, export, subject_of, write
 from autotune.setup import Setup
 from autotune.workload import Script, ScriptLauncher
 from tests.build import make_probe, make_setup
+from tests.recorder import Recorder, recorded, script
 from tests.unit.test_export import MEASURED_JSON, MEASURED_MODULE, PROVENANCE
 
 PRINTS = 'printf "%s\\n" "$@"\n'
@@ -99,25 +100,19 @@ def test_accelerate_gets_its_file_and_the_topology_of_the_environment(
         ds_config__json=MEASURED_JSON,
         accelerate__yaml="distributed_type: DEEPSPEED\n",
     )
+    assert found.files["accelerate.yaml"].endswith("\ndistributed_type: DEEPSPEED\n")
     write(found, tmp_path)
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\n" + PRINTS)
-    python.chmod(0o755)
-    environment = {"PYTHON": str(python), "NPROC_PER_NODE": "4", "NNODES": str(nodes)}
-    shown = subprocess.run(
-        [str(tmp_path / "train.sh")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**environment, "PATH": "/usr/bin:/bin"},
-    )
-    words = shown.stdout.splitlines()
+    script(tmp_path, "train.py")
+    topology = {"NPROC_PER_NODE": "4", "NNODES": str(nodes), "NODE_RANK": "0", "MASTER_ADDR": "x"}
+    done = Recorder(tmp_path).run(tmp_path / "train.sh", **topology)
+    assert done.returncode == 0, done.stderr
+    words = recorded(tmp_path)
     assert words[:4] == [
         "-m",
         "accelerate.commands.launch",
         "--config_file",
         f"{tmp_path}/accelerate.yaml",
     ]
-    assert words[4:6] == ["--deepspeed_config_file", f"{tmp_path}/ds_config.json"]
     assert words[words.index("--num_processes") + 1] == str(4 * nodes)
-    assert words[-3:] == ["train.py", "--lr", "1e-4"]
+    assert words[words.index("--deepspeed_config_file") + 1] == f"{tmp_path}/ds_config.json"
+    assert words[-4:] == ["--", "train.py", "--lr", "1e-4"]

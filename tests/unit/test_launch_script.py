@@ -6,33 +6,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autotune.export import export, subject_of, write
-from tests.build import make_probe, make_setup
-from tests.unit.test_export import PROVENANCE
+from tests.recorder import HOSTILE, Recorder, exported, recorded, recorded_environment, script
 
-HOSTILE = [
-    "",
-    "two words",
-    "new\nline\n",
-    "$(touch pwned)",
-    "`touch pwned`",
-    "$HOME ${PATH}",
-    "single ' quote",
-    'double " quote',
-    "back\\slash",
-    "*",
-    "--",
-    "--standalone",
-    "-h",
-    "; touch pwned",
-    "é \u2028",
-]
 TORCHRUN = ["-m", "torch.distributed.run"]
 DEEPSPEED = ["-m", "deepspeed.launcher.runner"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -46,44 +25,9 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def exported(folder: Path, **knobs: Any) -> Path:
-    probe = replace(make_probe(0, make_setup(**knobs)), rendered="{}\n")
-    write(export(subject_of(probe, PROVENANCE), "launch"), folder)
-    return folder / "launch.sh"
-
-
 @pytest.fixture
 def run(folder: Path) -> Run:
-    recorder = folder / "python"
-    recorder.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > "$RECORD"\nenv -0 > "$RECORD.env"\n')
-    recorder.chmod(0o755)
-
-    def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        base = {"PATH": os.environ["PATH"], "RECORD": str(folder / "record")}
-        return subprocess.run(
-            words,
-            env={**base, "PYTHON": str(recorder), **environment},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-
-    return run
-
-
-def recorded(folder: Path) -> list[str]:
-    return (folder / "record").read_text(encoding="utf-8").split("\0")[:-1]
-
-
-def recorded_environment(folder: Path) -> dict[str, str]:
-    items = (folder / "record.env").read_text(encoding="utf-8").split("\0")[:-1]
-    return dict(item.split("=", 1) for item in items)
-
-
-def script(folder: Path, name: str = "train it.py") -> str:
-    (folder / name).write_text("", encoding="utf-8")
-    return name
+    return Recorder(folder).run
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
@@ -160,7 +104,8 @@ def test_without_a_script_it_prints_its_usage_and_starts_nothing(folder: Path, r
         assert done.returncode == 2
         assert done.stdout == ""
         assert "Usage: launch.sh SCRIPT" in done.stderr
-        assert ("LAUNCHER" in done.stderr) is launchers
+        assert ("HOSTFILE" in done.stderr) is launchers
+        assert "accelerate" in done.stderr
     assert not (folder / "record").exists()
 
 
@@ -169,8 +114,8 @@ def test_without_a_script_it_prints_its_usage_and_starts_nothing(folder: Path, r
     [
         ("fsdp", {"LAUNCHER": "deepspeed"}, "this is an FSDP setup"),
         ("ddp", {"LAUNCHER": "deepspeed"}, "this is a DDP setup"),
-        ("fsdp", {"LAUNCHER": "mpi"}, "LAUNCHER is mpi"),
-        ("deepspeed", {"LAUNCHER": "mpi"}, "torchrun or deepspeed"),
+        ("fsdp", {"LAUNCHER": "mpi"}, "LAUNCHER is mpi; it can be torchrun or accelerate"),
+        ("deepspeed", {"LAUNCHER": "mpi"}, "torchrun, accelerate or deepspeed"),
         ("fsdp", {"NNODES": "2", "MASTER_ADDR": "head"}, "set NODE_RANK"),
         ("deepspeed", {"NNODES": "2", "NODE_RANK": "0"}, "set MASTER_ADDR"),
         (

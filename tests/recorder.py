@@ -33,8 +33,10 @@ HOSTILE = [
 
 def exported(folder: Path, to: str = "launch", **knobs: Any) -> Path:
     """The folder with an export of a setup; its launch.sh."""
-    probe = replace(make_probe(0, make_setup(**knobs)), rendered="{}\n")
-    write(export(subject_of(probe, PROVENANCE), to), folder)
+    setup = make_setup(**knobs)
+    probe = replace(make_probe(0, setup), rendered="{}\n")
+    provenance = replace(PROVENANCE, setup_key=setup.key)
+    write(export(subject_of(probe, provenance), to), folder)
     return folder / "launch.sh"
 
 

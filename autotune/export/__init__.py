@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from autotune.errors import UsageError
-from autotune.export.dialects import DIALECTS, LAUNCH, Dialect, fitting
+from autotune.export.dialects import DIALECTS, Dialect, fitting
 from autotune.export.exported import Exported, Note, write
 from autotune.export.provenance import Provenance, Unmeasured
-from autotune.export.script import export_script
 from autotune.export.subject import Subject, subject_of
 from autotune.export.verify import Difference, compare
 
@@ -47,6 +46,4 @@ def export(subject: Subject, to: str) -> Exported:
             f"The setup {subject.setup.key} trains with {backend}, which --to {to} cannot say; "
             f"use --to {others}."
         )
-    if subject.script is not None and to == LAUNCH:
-        return export_script(subject, subject.script)
     return dialect.export(subject)

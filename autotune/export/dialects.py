@@ -11,6 +11,8 @@ from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported
 from autotune.export.fsdp import export_fsdp
 from autotune.export.launch import export_launch
+from autotune.export.script import export_start
+from autotune.export.slurm import export_slurm
 from autotune.export.subject import Subject
 from autotune.setup import BACKENDS, Backend
 
@@ -40,9 +42,13 @@ DIALECTS: Mapping[str, Dialect] = {
     "accelerate": Dialect(
         "accelerate's configuration file", BACKENDS, export_accelerate, "accelerate"
     ),
-    LAUNCH: Dialect(
-        "launch.sh for torchrun and the deepspeed launcher", BACKENDS, export_launch, "launch"
+    "launch": Dialect(
+        "launch.sh for torchrun, accelerate and the deepspeed launcher",
+        BACKENDS,
+        export_start,
+        "launch",
     ),
+    "slurm": Dialect("a script for Slurm's sbatch", BACKENDS, export_slurm, "launch"),
 }
 
 

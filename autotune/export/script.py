@@ -16,6 +16,13 @@ BY_INSTALL = ("grad_comm_dtype", "zero_stage", "bucket_bytes", "loss_scale")
 """Knobs that a module's ``install()`` gives to a script that shards or wraps by itself."""
 
 
+def export_start(subject: Subject) -> Exported:
+    """A folder that starts training: the script that was measured, or any that it is given."""
+    if subject.script is None:
+        return export_launch(subject)
+    return export_script(subject, subject.script)
+
+
 def export_script(subject: Subject, script: Script) -> Exported:
     """The files that the script was measured with, and ``train.sh``, which starts it."""
     launch = export_launch(subject)

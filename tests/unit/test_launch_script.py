@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -231,13 +230,3 @@ def test_the_environment_can_be_sourced_alone_under_strict_bash(folder: Path, ba
     )
     assert found.stdout == str(folder)
     assert found.stderr == ""
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("backend", ["deepspeed", "fsdp", "ddp"])
-def test_the_scripts_are_clean_to_shellcheck(folder: Path, backend: str) -> None:
-    launch = exported(folder, backend=backend)
-    files = [launch, folder / "launch.env"]
-    found = subprocess.run(["shellcheck", *files], capture_output=True, text=True)
-    assert found.stdout == ""
-    assert found.returncode == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from autotune.setup import Backend, Setup
 from autotune.space import Restriction
@@ -26,6 +26,8 @@ FSDP_DEFAULTS: Mapping[str, Any] = {
     "fsdp_offload_params": False,
 }
 """What the user's own ``fsdp_config`` overrides."""
+FSDP1_STRATEGIES: Mapping[int, str] = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+"""FSDP1's words for the stages."""
 FIRST_SCALE, GROWTH_INTERVAL = 16, 2000
 """Of the ``GradScaler`` that accelerate makes; only code can change it."""
 DDP_BUCKET_BYTES = 25 * 2**20
@@ -33,7 +35,11 @@ DDP_BUCKET_BYTES = 25 * 2**20
 
 
 def accelerate_variables(
-    setup: Setup, *, deepspeed_file: str | None = None, carried: Mapping[str, Any] | None = None
+    setup: Setup,
+    *,
+    deepspeed_file: str | None = None,
+    carried: Mapping[str, Any] | None = None,
+    fsdp_version: Literal[1, 2] = 2,
 ) -> dict[str, object]:
     """Variables of accelerate's template.
 
@@ -46,11 +52,12 @@ def accelerate_variables(
         deepspeed_file: DeepSpeed's configuration, as a path from the folder in which
             `accelerate launch` starts; for setups of DeepSpeed only.
         carried: The user's own file, parsed; its keys stay where they are no knobs.
+        fsdp_version: Which FSDP the file asks for, of a setup that FSDP2 trains.
     """
     assert (deepspeed_file is None) == (setup.backend != "deepspeed")
     own = carried or {}
     sections = {
-        name: _section(name, own.get(name) or {}, setup, deepspeed_file)
+        name: _section(own.get(name) or {}, setup, deepspeed_file, fsdp_version)
         for name, backend in SECTIONS.items()
         if backend == setup.backend
     }
@@ -76,18 +83,33 @@ def _mixed_precision(setup: Setup) -> str | None:
 
 
 def _section(
-    name: str, own: Mapping[str, Any], setup: Setup, deepspeed_file: str | None
+    own: Mapping[str, Any], setup: Setup, deepspeed_file: str | None, fsdp_version: Literal[1, 2]
 ) -> dict[str, Any]:
-    if name == "deepspeed_config":
+    if setup.backend == "deepspeed":
         kept = {key: value for key, value in own.items() if key not in BESIDE_A_FILE}
         return {**kept, "deepspeed_config_file": deepspeed_file}
     full = {key if key.startswith("fsdp") else f"fsdp_{key}": own[key] for key in own}
     return {
         **FSDP_DEFAULTS,
-        **full,
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": setup.zero_stage == 3,
+        **(_of_fsdp1(setup, full) if fsdp_version == 1 else _of_fsdp2(setup, full)),
         "fsdp_activation_checkpointing": setup.activation_checkpointing,
+    }
+
+
+def _of_fsdp2(setup: Setup, full: Mapping[str, Any]) -> dict[str, Any]:
+    return {**full, "fsdp_version": 2, "fsdp_reshard_after_forward": setup.zero_stage == 3}
+
+
+def _of_fsdp1(setup: Setup, full: Mapping[str, Any]) -> dict[str, Any]:
+    # accelerate 1.15.0 exports a strategy whatever the file says, and then prefers it to this key;
+    # without a word on the prefetch there is none.
+    kept = {key: value for key, value in full.items() if key != "fsdp_reshard_after_forward"}
+    return {
+        "fsdp_backward_prefetch": "BACKWARD_PRE",
+        "fsdp_use_orig_params": True,
+        **kept,
+        "fsdp_version": 1,
+        "fsdp_sharding_strategy": FSDP1_STRATEGIES[setup.zero_stage],
     }
 
 

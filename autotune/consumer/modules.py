@@ -80,9 +80,7 @@ def sharded(model: nn.Module) -> dict[str, Any]:
         "precision": _computes(policy.param_dtype),
         "grad_comm_dtype": name_of(policy.reduce_dtype or policy.param_dtype),
         "zero_stage": 3 if group._reshard_after_forward else 2,
-        "activation_checkpointing": any(
-            "_checkpoint_wrapped" in n for n, _ in model.named_modules()
-        ),
+        "activation_checkpointing": checkpoints(model),
     }
 
 
@@ -109,7 +107,7 @@ def replicated(model: DistributedDataParallel) -> dict[str, Any]:
         "zero_stage": 0,
         # DDP counts the float32 gradients themselves.
         "bucket_bytes": round(model.bucket_bytes_cap * size / torch.float32.itemsize),
-        "activation_checkpointing": _checkpoints(model),
+        "activation_checkpointing": checkpoints(model),
     }
 
 
@@ -130,7 +128,8 @@ def _reduced_dtype(model: DistributedDataParallel) -> str:
     return seen[-1] if seen else "fp32"
 
 
-def _checkpoints(model: nn.Module) -> bool:
+def checkpoints(model: nn.Module) -> bool:
+    """Whether some module of it computes its forward again."""
     return any("_checkpoint_wrapped" in name for name, _ in model.named_modules())
 
 

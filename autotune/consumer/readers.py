@@ -27,5 +27,8 @@ READERS: Mapping[str, Reader] = {
     "fsdp": Reader("autotune.consumer.modules", "read_fsdp", ("torch",)),
     "ddp": Reader("autotune.consumer.modules", "read_ddp", ("torch",)),
     "accelerate": Reader("autotune.consumer.accelerate", "read", ("torch", "accelerate")),
+    "accelerate-fsdp1": Reader(
+        "autotune.consumer.accelerate_fsdp1", "read", ("torch", "accelerate")
+    ),
     "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
 }

@@ -92,11 +92,7 @@ def _plain_notes(setup: Setup) -> Iterator[Note]:
         yield _checkpointing(setup)
     if setup.bucket_bytes is not None:
         yield expressed("bucket_bytes", "DistributedDataParallel's own")
-    yield approximated("micro_batch", f"batch_size={setup.micro_batch} of your DataLoader")
-    steps = setup.gradient_accumulation
-    yield approximated(
-        "gradient_accumulation", f"pass gradient_accumulation_steps={steps} to Accelerator"
-    )
+    yield from batches(setup)
     if setup.loss_scale is not None:
         yield expressed("loss_scale", "torch.amp.GradScaler's own")
 
@@ -105,3 +101,12 @@ def _checkpointing(setup: Setup) -> Note:
     if setup.activation_checkpointing:
         return inexpressible("activation_checkpointing", CHECKPOINTING_BY_HAND)
     return expressed("activation_checkpointing", "off, unless your model does it")
+
+
+def batches(setup: Setup) -> Iterator[Note]:
+    """What every script has to do by itself."""
+    yield approximated("micro_batch", f"batch_size={setup.micro_batch} of your DataLoader")
+    steps = setup.gradient_accumulation
+    yield approximated(
+        "gradient_accumulation", f"pass gradient_accumulation_steps={steps} to Accelerator"
+    )

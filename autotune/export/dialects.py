@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.export.accelerate import export_accelerate
+from autotune.export.accelerate_fsdp1 import export_accelerate_fsdp1
 from autotune.export.ddp import export_ddp
 from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported
@@ -41,6 +42,12 @@ DIALECTS: Mapping[str, Dialect] = {
     "ddp": Dialect("a Python module for DDP", ("ddp",), export_ddp, "ddp"),
     "accelerate": Dialect(
         "accelerate's configuration file", BACKENDS, export_accelerate, "accelerate"
+    ),
+    "accelerate-fsdp1": Dialect(
+        "accelerate's configuration file for FSDP1",
+        ("fsdp",),
+        export_accelerate_fsdp1,
+        "accelerate-fsdp1",
     ),
     "launch": Dialect(
         "launch.sh for torchrun, accelerate and the deepspeed launcher",

@@ -30,5 +30,6 @@ READERS: Mapping[str, Reader] = {
     "accelerate-fsdp1": Reader(
         "autotune.consumer.accelerate_fsdp1", "read", ("torch", "accelerate")
     ),
+    "torchtitan": Reader("autotune.consumer.torchtitan", "read", ()),
     "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
 }

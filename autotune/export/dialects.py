@@ -15,6 +15,7 @@ from autotune.export.launch import export_launch
 from autotune.export.script import export_start
 from autotune.export.slurm import export_slurm
 from autotune.export.subject import Subject
+from autotune.export.torchtitan import export_torchtitan
 from autotune.setup import BACKENDS, Backend
 
 
@@ -49,6 +50,7 @@ DIALECTS: Mapping[str, Dialect] = {
         export_accelerate_fsdp1,
         "accelerate-fsdp1",
     ),
+    "torchtitan": Dialect("options of torchtitan", ("fsdp",), export_torchtitan, "torchtitan"),
     "launch": Dialect(
         "launch.sh for torchrun, accelerate and the deepspeed launcher",
         BACKENDS,

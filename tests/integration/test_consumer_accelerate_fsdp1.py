@@ -12,10 +12,10 @@ from accelerate import FullyShardedDataParallelPlugin, GradScalerKwargs, utils
 from accelerate.utils import DistributedType
 from accelerate.utils.modeling import get_grad_scaler
 
+from autotune.consult import Question, consult
 from autotune.consumer.accelerate import launched
 from autotune.consumer.accelerate_fsdp1 import ON_GPUS
 from autotune.consumer.modules import scale_of
-from autotune.consult import Question, consult
 from autotune.export import export, write
 from autotune.setup import Setup
 from autotune.wiring.exports import unmeasured

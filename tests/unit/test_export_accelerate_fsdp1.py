@@ -29,7 +29,8 @@ def notes(**knobs: Any) -> dict[str, Note]:
 
 
 def test_the_file_speaks_the_words_of_fsdp1() -> None:
-    setup = make_setup(backend="fsdp", precision="bf16", zero_stage=2, activation_checkpointing=True)
+    knobs = {"precision": "bf16", "zero_stage": 2, "activation_checkpointing": True}
+    setup = make_setup(backend="fsdp", **knobs)
     assert parsed(unmeasured(setup, None)) == {
         "distributed_type": "FSDP",
         "mixed_precision": "bf16",

@@ -151,6 +151,7 @@ def _environment(folders: tuple[Path, ...]) -> SandboxedEnvironment:
     environment.filters |= {
         "tojson": to_json,
         "yaml": to_yaml,
+        "yaml_texts": to_yaml_texts,
         "python": to_python,
         "shell": to_shell,
         "shell_words": to_shell_words,
@@ -194,6 +195,27 @@ def _one_line(value: object, *, inside: bool = False) -> str:
     quoted = isinstance(value, str) and (inside or not (value.isascii() and value.isprintable()))
     text: str = yaml.safe_dump(value, default_style='"' if quoted else None, width=math.inf)
     return text.removesuffix("...\n").rstrip("\n")
+
+
+def to_yaml_texts(texts: Mapping[str, str]) -> str:
+    """Texts by name as lines of a YAML mapping, each in a block of its own where YAML has one."""
+    _demand_defined(texts)
+    dumped: str = yaml.dump(dict(texts), Dumper=_Blocks, sort_keys=False, width=math.inf)
+    if parse_yaml(dumped) != dict(texts):
+        raise FilterArgumentError(f"{texts!r} cannot be written as YAML")
+    return dumped.removesuffix("\n")
+
+
+class _Blocks(yaml.SafeDumper):
+    """Writes each text of several lines as a block."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Blocks.add_representer(str, _block)
 
 
 def to_python(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 
 def read(folder: Path) -> dict[str, Any]:
     """What a script finds that launch.sh starts."""
-    environment = sourced(folder)
+    return found_in(folder, sourced(folder))
+
+
+def found_in(folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a script finds that is started in an environment, with a configuration beside it."""
     (name,) = (name for name in READERS if (folder / name).exists())
     module, function = READERS[name]
     read = importlib.import_module(f"autotune.consumer.{module}").__dict__[function]

@@ -32,4 +32,5 @@ READERS: Mapping[str, Reader] = {
     ),
     "torchtitan": Reader("autotune.consumer.torchtitan", "read", ()),
     "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
+    "kubeflow": Reader("autotune.consumer.kubeflow", "read", ("torch", "pyyaml")),
 }

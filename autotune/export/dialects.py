@@ -11,7 +11,7 @@ from autotune.export.ddp import export_ddp
 from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported
 from autotune.export.fsdp import export_fsdp
-from autotune.export.launch import export_launch
+from autotune.export.kubeflow import export_kubeflow
 from autotune.export.script import export_start
 from autotune.export.slurm import export_slurm
 from autotune.export.subject import Subject
@@ -58,6 +58,7 @@ DIALECTS: Mapping[str, Dialect] = {
         "launch",
     ),
     "slurm": Dialect("a script for Slurm's sbatch", BACKENDS, export_slurm, "launch"),
+    "kubeflow": Dialect("a TrainJob of Kubeflow", BACKENDS, export_kubeflow, "kubeflow"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,17 @@ from autotune.configs.accelerate_keys import (
     BY_SCRIPT,
     GRAD_SCALER,
     MAPPINGS,
+    NESTED,
     NOT_SAID,
+    PARALLELISM,
     SHARING,
     TOP_LEVEL,
+    TPU,
 )
 from autotune.configs.deepspeed_keys import TOP_LEVEL as DEEPSPEED_TOP_LEVEL
 from autotune.configs.names import closest
 from autotune.configs.texts import block, read_file, show
-from autotune.configs.understood import Inert, Refused, Understood
+from autotune.configs.understood import Fault, Inert, Refused, Understood, texts
 from autotune.configs.values import as_int
 
 MIXED = ("no", "bf16", "fp16")
@@ -28,6 +31,11 @@ DDP_BUCKET_BYTES = 25 * 2**20
 """``bucket_cap_mb`` of DistributedDataParallel where nothing is said."""
 LOCAL = "LOCAL_MACHINE"
 ONE_PROCESS = ("NO", False, None)
+OTHER_TYPES = (
+    *("MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU"),
+    *("MULTI_NEURON", "XLA", "MEGATRON_LM"),
+)
+"""Other types that accelerate 1.15.0 knows (``DistributedType``)."""
 
 
 def read_accelerate(path: Path, folder: Path | None = None) -> Understood | Refused:
@@ -54,8 +62,8 @@ def understand_accelerate(config: Mapping[str, Any], folder: Path) -> Understood
     alien = _foreign(config)
     if alien is not None:
         return Refused((alien,))
-    inert = tuple(_inert(config))
-    reasons = tuple(_faults(config))
+    inert = tuple(accelerate_inert(config))
+    reasons = texts(accelerate_faults(config))
     found = _by_type(config, folder)
     if reasons or isinstance(found, Refused):
         others = found.reasons if isinstance(found, Refused) else ()
@@ -99,58 +107,67 @@ def _foreign(config: Mapping[str, Any]) -> str | None:
     return "distributed_type is absent, which accelerate demands"
 
 
-def _faults(config: Mapping[str, Any]) -> Iterator[str]:
+def accelerate_faults(config: Mapping[str, Any]) -> Iterator[Fault]:
+    """Faults at the top level of the file and of `parallelism_config`."""
     if config.get("compute_environment", LOCAL) != LOCAL:
-        yield (
+        text = (
             f"compute_environment is {show(config['compute_environment'])}: autotune starts its "
             f"probes on this machine, as {LOCAL} does"
         )
+        yield Fault("compute_environment", text, "unsaid")
         return
     for key, value in config.items():
         if key not in TOP_LEVEL:
             meant = closest(str(key), TOP_LEVEL)
             hint = f"; did you mean {meant}?" if meant else ""
-            yield f"{key} is {show(value)}: accelerate does not know this key and stops{hint}"
+            text = f"{key} is {show(value)}: accelerate does not know this key and stops{hint}"
+            yield Fault(key, text, "unknown", meant)
         elif key in MAPPINGS and value is not None and not isinstance(value, dict):
-            yield f"{key} is {show(value)}, where a mapping must stand"
+            yield Fault(key, f"{key} is {show(value)}, where a mapping must stand", "type")
     yield from _type(config)
     yield from _mixed(config)
     yield from _sharing(config)
 
 
-def _type(config: Mapping[str, Any]) -> Iterator[str]:
-    kind = config["distributed_type"]
+def _type(config: Mapping[str, Any]) -> Iterator[Fault]:
+    kind = config.get("distributed_type")
     if kind in ONE_PROCESS:
-        yield (
+        text = (
             "distributed_type is NO: accelerate starts a single process, which sends no "
             "gradients; use MULTI_GPU, FSDP or DEEPSPEED"
         )
+        yield Fault("distributed_type", text, "unsaid")
     elif kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "MULTI_CPU"):
-        yield (
+        text = (
             f"distributed_type is {show(kind)}: autotune knows DEEPSPEED, FSDP, MULTI_GPU and "
             "MULTI_CPU"
         )
+        yield Fault("distributed_type", text, "unsaid" if kind in OTHER_TYPES else "type")
 
 
-def _mixed(config: Mapping[str, Any]) -> Iterator[str]:
+def _mixed(config: Mapping[str, Any]) -> Iterator[Fault]:
     mixed = config.get("mixed_precision")
     if mixed is False:
-        yield (
+        text = (
             "mixed_precision is no without quotes, which YAML reads as false and accelerate "
             'stumbles over; write "no"'
         )
+        yield Fault("mixed_precision", text, "unquoted")
     elif mixed == "fp8":
-        yield 'mixed_precision is "fp8": autotune knows no, bf16 and fp16'
+        text = 'mixed_precision is "fp8": autotune knows no, bf16 and fp16'
+        yield Fault("mixed_precision", text, "unsaid")
     elif mixed is not None and mixed not in MIXED:
-        yield f"mixed_precision is {show(mixed)}: allowed are no, bf16 and fp16"
+        text = f"mixed_precision is {show(mixed)}: allowed are no, bf16 and fp16"
+        yield Fault("mixed_precision", text, "type")
 
 
-def _sharing(config: Mapping[str, Any]) -> Iterator[str]:
+def _sharing(config: Mapping[str, Any]) -> Iterator[Fault]:
     sizes = block(config, "parallelism_config")
     for name, why in SHARING.items():
         size = as_int(sizes.get(name, 1))
         if size is None or size > 1:
-            yield f"parallelism_config.{name} is {show(sizes[name])}: {why}"
+            text = f"parallelism_config.{name} is {show(sizes[name])}: {why}"
+            yield Fault(f"parallelism_config.{name}", text, "type" if size is None else "unsaid")
 
 
 def _ddp(mixed: str | None) -> Understood:
@@ -180,7 +197,8 @@ def _ddp(mixed: str | None) -> Understood:
     )
 
 
-def _inert(config: Mapping[str, Any]) -> Iterator[Inert]:
+def accelerate_inert(config: Mapping[str, Any]) -> Iterator[Inert]:
+    """Keys outside of ``fsdp_config`` and ``deepspeed_config`` that nobody reads."""
     if config.get("enable_cpu_affinity"):
         yield Inert("enable_cpu_affinity", "accelerate 1.15.0 obeys --enable_cpu_affinity only")
     if config.get("rdzv_backend", "static") != "static":
@@ -189,6 +207,28 @@ def _inert(config: Mapping[str, Any]) -> Iterator[Inert]:
     for name, owner in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
         if block(config, name) and kind != owner:
             yield Inert(name, f"distributed_type is {show(kind)}, not {owner}")
+    for name, usual in TPU.items():
+        if kind != "XLA" and name in config and config[name] not in usual:
+            yield Inert(name, "only the launcher for TPUs reads it")
+    yield from _nested(config)
+
+
+def _nested(config: Mapping[str, Any]) -> Iterator[Inert]:
+    for name, (prefix, keys) in NESTED.items():
+        for key in block(config, name):
+            if key.removeprefix(prefix) not in keys:
+                yield _alien(name, key, keys)
+    for key in block(config, "parallelism_config"):
+        if key not in PARALLELISM:
+            yield _alien("parallelism_config", key, PARALLELISM)
+
+
+def _alien(name: str, key: str, known: Iterable[str]) -> Inert:
+    full = f"{name}_{key}"
+    meant = full if full in known else closest(key, known)
+    hint = f"; did you mean {meant}?" if meant else ""
+    why = f"accelerate has no such key{hint}"
+    return Inert(f"{name}.{key}", why, "unknown", meant and f"{name}.{meant}")
 
 
 def _notes(config: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from autotune.configs.accelerate_keys import DEEPSPEED, DEEPSPEED_LOST, DUPLICAT
 from autotune.configs.deepspeed import understand_deepspeed
 from autotune.configs.names import closest
 from autotune.configs.texts import read_file, show
-from autotune.configs.understood import Inert, Refused, Understood
+from autotune.configs.understood import Fault, Inert, Refused, Understood, texts
 from autotune.configs.values import AUTO, as_float, as_int
 
 DEVICES = ("none", "cpu", "nvme")
@@ -27,8 +27,8 @@ def understand_named(
         mixed: ``mixed_precision`` of accelerate's file; None where it does not say it.
         folder: Where the file is looked for.
     """
-    inert = tuple(_inert(values))
-    reasons = tuple(_doubled(values, mixed))
+    inert = tuple(deepspeed_inert(values))
+    reasons = texts(doubled(values, mixed))
     if reasons:
         return Refused(reasons, inert)
     name = str(values["deepspeed_config_file"])
@@ -53,18 +53,21 @@ def _said_of(name: str, reasons: tuple[str, ...]) -> Iterator[str]:
     return (f"deepspeed_config_file {name}: {reason}" for reason in reasons)
 
 
-def _doubled(values: Mapping[str, Any], mixed: str | None) -> Iterator[str]:
+def doubled(values: Mapping[str, Any], mixed: str | None) -> Iterator[Fault]:
+    """Keys that accelerate refuses beside ``deepspeed_config_file``."""
     for key in DUPLICATED:
         if key in values:
-            yield (
-                f"deepspeed_config.{key} stands beside deepspeed_config_file, which accelerate "
-                "refuses; delete it"
+            place = f"deepspeed_config.{key}"
+            text = (
+                f"{place} stands beside deepspeed_config_file, which accelerate refuses; delete it"
             )
+            yield Fault(place, text, "doubled")
     if mixed is not None:
-        yield (
+        text = (
             f'mixed_precision is "{mixed}" beside deepspeed_config_file, which accelerate refuses; '
             "delete it and say it in DeepSpeed's file"
         )
+        yield Fault("mixed_precision", text, "doubled")
 
 
 def understand_inline(values: Mapping[str, Any], mixed: str | None) -> Understood | Refused:
@@ -74,8 +77,8 @@ def understand_inline(values: Mapping[str, Any], mixed: str | None) -> Understoo
         values: The mapping ``deepspeed_config``.
         mixed: ``mixed_precision`` of accelerate's file; None where it does not say it.
     """
-    inert = tuple(_inert(values))
-    reasons = tuple(_faults(values))
+    inert = tuple(deepspeed_inert(values))
+    reasons = texts(inline_faults(values))
     if reasons:
         return Refused(reasons, inert)
     found = understand_deepspeed(compose(values, mixed), hf=True)
@@ -132,32 +135,36 @@ def _size(value: Any) -> int | str:
     return AUTO if value == AUTO else as_int(value) or 0
 
 
-def _faults(values: Mapping[str, Any]) -> Iterator[str]:
+def inline_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong in accelerate's own keys for DeepSpeed."""
     stage = as_int(values.get("zero_stage", 2))
     if stage not in (0, 1, 2, 3):
-        yield f"deepspeed_config.zero_stage is {show(values['zero_stage'])}: allowed are 0 to 3"
+        yield _wrong(values, "zero_stage", ": allowed are 0 to 3")
     steps = values.get("gradient_accumulation_steps", AUTO)
     if steps != AUTO and not (isinstance(steps, int | str) and (as_int(steps) or 0) > 0):
-        yield (
-            f"deepspeed_config.gradient_accumulation_steps is {show(steps)}, where a whole number "
-            'from 1 or "auto" must stand'
-        )
+        allowed = ', where a whole number from 1 or "auto" must stand'
+        yield _wrong(values, "gradient_accumulation_steps", allowed)
     clipping = values.get("gradient_clipping", AUTO)
     if clipping != AUTO and (as_float(clipping) is None or isinstance(clipping, bool)):
-        yield (
-            f"deepspeed_config.gradient_clipping is {show(clipping)}, where a number or "
-            '"auto" must stand'
-        )
+        yield _wrong(values, "gradient_clipping", ', where a number or "auto" must stand')
     for name in ("offload_optimizer_device", "offload_param_device"):
         if str(values.get(name, "none")).lower() not in DEVICES:
-            yield f"deepspeed_config.{name} is {show(values[name])}: allowed are none, cpu, nvme"
+            yield _wrong(values, name, ": allowed are none, cpu, nvme")
 
 
-def _inert(values: Mapping[str, Any]) -> Iterator[Inert]:
+def _wrong(values: Mapping[str, Any], key: str, allowed: str) -> Fault:
+    place = f"deepspeed_config.{key}"
+    return Fault(place, f"{place} is {show(values[key])}{allowed}", "type")
+
+
+def deepspeed_inert(values: Mapping[str, Any]) -> Iterator[Inert]:
+    """Keys of ``deepspeed_config`` that nobody reads."""
     for key in values:
+        place = f"deepspeed_config.{key}"
         if key in DEEPSPEED_LOST:
-            yield Inert(f"deepspeed_config.{key}", DEEPSPEED_LOST[key])
+            yield Inert(place, DEEPSPEED_LOST[key])
         elif key not in DEEPSPEED:
             meant = closest(key, DEEPSPEED)
             hint = f"; did you mean {meant}?" if meant else ""
-            yield Inert(f"deepspeed_config.{key}", f"accelerate has no such key{hint}")
+            why = f"accelerate has no such key{hint}"
+            yield Inert(place, why, "unknown", meant and f"deepspeed_config.{meant}")

@@ -15,7 +15,14 @@ from autotune.configs.accelerate_keys import (
 )
 from autotune.configs.names import closest
 from autotune.configs.texts import show
-from autotune.configs.understood import Inert, Refused, Understood
+from autotune.configs.understood import (
+    Cause,
+    Fault,
+    Inert,
+    Refused,
+    Understood,
+    texts,
+)
 from autotune.configs.values import BOOL_TEXTS, as_int
 
 WRAPS = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
@@ -35,8 +42,8 @@ def understand_fsdp(values: Mapping[str, Any], mixed: str | None) -> Understood 
         mixed: ``no``, ``bf16`` or ``fp16``; None where the file does not say it.
     """
     named = {full(key): value for key, value in values.items()}
-    inert = tuple(_inert(values, named))
-    reasons = tuple(_faults(named))
+    inert = tuple(fsdp_inert(values))
+    reasons = texts(fsdp_faults(values))
     if reasons:
         return Refused(reasons, inert)
     return Understood(
@@ -83,56 +90,86 @@ def _truth(named: Mapping[str, Any], key: str, usual: bool) -> bool:
     return BOOL_TEXTS.get(str(named.get(key, usual)).lower(), usual)
 
 
-def _faults(named: Mapping[str, Any]) -> Iterator[str]:
+def fsdp_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong in ``fsdp_config``, under the file's own spelling of each key."""
+    spelt = {full(key): key for key in values}
+    named = {full(key): value for key, value in values.items()}
     version = as_int(named.get("fsdp_version", 1))
-    if version != 2:
-        said = show(named["fsdp_version"]) if "fsdp_version" in named else "absent, which means 1"
-        yield f"fsdp_config.fsdp_version is {said}: autotune knows version 2; {CONVERT}"
+    for name, text, cause in (
+        *_version(named, version),
+        *_values(named),
+        *_combined(named, version),
+    ):
+        yield Fault(f"fsdp_config.{spelt.get(name, name)}", f"fsdp_config.{text}", cause)
+
+
+Found = Iterator[tuple[str, str, Cause]]
+
+
+def _version(named: Mapping[str, Any], version: int | None) -> Found:
+    if version == 2:
         return
+    said = show(named["fsdp_version"]) if "fsdp_version" in named else "absent, which means 1"
+    text = f"fsdp_version is {said}: autotune knows version 2; {CONVERT}"
+    yield "fsdp_version", text, "unsaid" if version == 1 else "type"
+
+
+def _values(named: Mapping[str, Any]) -> Found:
     for key in TRUTHS:
-        if key in named and str(named[key]).lower() not in BOOL_TEXTS:
-            yield f"fsdp_config.{key} is {show(named[key])}, where true or false must stand"
+        if key in named and str(named[key]).lower() not in BOOL_TEXTS and not _strategy(named, key):
+            yield key, f"{key} is {show(named[key])}, where true or false must stand", "type"
     wrap = str(named.get("fsdp_auto_wrap_policy", "NO_WRAP")).upper()
     if wrap not in WRAPS:
-        yield f"fsdp_config.fsdp_auto_wrap_policy is {show(wrap)}: allowed are {', '.join(WRAPS)}"
-    if str(named.get("fsdp_state_dict_type", "")).upper() in ("LOCAL_STATE_DICT", "2"):
-        yield "fsdp_config.fsdp_state_dict_type is LOCAL_STATE_DICT, which version 2 refuses"
-    yield from _pairs(named)
+        text = f"fsdp_auto_wrap_policy is {show(wrap)}: allowed are {', '.join(WRAPS)}"
+        yield "fsdp_auto_wrap_policy", text, "type"
 
 
-def _pairs(named: Mapping[str, Any]) -> Iterator[str]:
-    if _truth(named, "fsdp_activation_checkpointing_offload", False) and not _truth(
-        named, "fsdp_activation_checkpointing", False
-    ):
-        yield (
-            "fsdp_config.fsdp_activation_checkpointing_offload is true, which needs "
-            "fsdp_activation_checkpointing: true"
-        )
+def _strategy(named: Mapping[str, Any], key: str) -> bool:
+    """Version 1 takes the name of a sharding strategy here, which it then overrules."""
+    return key == "fsdp_reshard_after_forward" and as_int(named.get("fsdp_version", 1)) == 1
+
+
+def _combined(named: Mapping[str, Any], version: int | None) -> Found:
+    local = str(named.get("fsdp_state_dict_type", "")).upper() in ("LOCAL_STATE_DICT", "2")
+    if version == 2 and local:
+        text = "fsdp_state_dict_type is LOCAL_STATE_DICT, which version 2 refuses"
+        yield "fsdp_state_dict_type", text, "refused"
+    offloads = "fsdp_activation_checkpointing_offload"
+    if _truth(named, offloads, False):
+        if not _truth(named, "fsdp_activation_checkpointing", False):
+            text = f"{offloads} is true, which needs fsdp_activation_checkpointing: true"
+            yield offloads, text, "refused"
+        elif version == 1:
+            yield offloads, f"{offloads} is true, which needs fsdp_version: 2", "refused"
     # The launcher asks for this at version 2 too, though nothing there reads the key.
     if named.get("fsdp_sync_module_states", True) is False and named.get(
         "fsdp_cpu_ram_efficient_loading", True
     ):
-        yield (
-            "fsdp_config.fsdp_sync_module_states is false, which accelerate refuses beside "
+        text = (
+            "fsdp_sync_module_states is false, which accelerate refuses beside "
             "fsdp_cpu_ram_efficient_loading: true; delete it"
         )
+        yield "fsdp_sync_module_states", text, "refused"
 
 
-def _inert(values: Mapping[str, Any], named: Mapping[str, Any]) -> Iterator[Inert]:
+def fsdp_inert(values: Mapping[str, Any]) -> Iterator[Inert]:
     """Keys that nobody reads, in the file's own spelling."""
+    named = {full(key): value for key, value in values.items()}
     version = as_int(named.get("fsdp_version", 1))
     for key in values:
-        name = full(key)
+        name, place = full(key), f"fsdp_config.{key}"
         if name in FSDP_RENAMED and not _replaced(name, named):
-            yield Inert(f"fsdp_config.{key}", FSDP_RENAMED[name])
+            why, meant = FSDP_RENAMED[name]
+            yield Inert(place, why, "renamed", meant)
         elif name not in FSDP and name not in FSDP_RENAMED:
             meant = closest(name, FSDP)
             hint = f"; did you mean {meant}?" if meant else ""
-            yield Inert(f"fsdp_config.{key}", f"accelerate has no such key{hint}")
+            why = f"accelerate has no such key{hint}"
+            yield Inert(place, why, "unknown", meant and f"fsdp_config.{meant}")
         elif version == 2 and name in FSDP1_ONLY:
-            yield Inert(f"fsdp_config.{key}", FSDP1_ONLY[name])
+            yield Inert(place, FSDP1_ONLY[name])
         elif version == 1 and name == "fsdp_reshard_after_forward":
-            yield Inert(f"fsdp_config.{key}", "version 1 reads fsdp_sharding_strategy")
+            yield Inert(place, "version 1 reads fsdp_sharding_strategy")
 
 
 def _replaced(name: str, named: Mapping[str, Any]) -> bool:

@@ -49,14 +49,22 @@ FSDP1_ONLY: Mapping[str, str] = {
     "fsdp_use_orig_params": "version 2 always keeps the original parameters",
 }
 """What version 2 reads over without an error, and why."""
-FSDP_RENAMED: Mapping[str, str] = {
-    "fsdp_backward_prefetch_policy": "an old name; accelerate reads fsdp_backward_prefetch",
-    "fsdp_cpu_offload": "accelerate reads fsdp_offload_params",
-    "fsdp_mixed_precision": "accelerate reads mixed_precision at the top level",
-    "fsdp_mixed_precision_policy": "only a FullyShardedDataParallelPlugin in code can set it",
-    "fsdp_reduce_dtype": "only a FullyShardedDataParallelPlugin in code can set it",
-    "fsdp_limit_all_gathers": "only a FullyShardedDataParallelPlugin in code can set it",
+BY_CODE = "only a FullyShardedDataParallelPlugin in code can set it"
+FSDP_RENAMED: Mapping[str, tuple[str, str | None]] = {
+    "fsdp_backward_prefetch_policy": (
+        "an old name; accelerate reads fsdp_backward_prefetch",
+        "fsdp_config.fsdp_backward_prefetch",
+    ),
+    "fsdp_cpu_offload": (
+        "accelerate reads fsdp_offload_params",
+        "fsdp_config.fsdp_offload_params",
+    ),
+    "fsdp_mixed_precision": ("accelerate reads mixed_precision at the top level", None),
+    "fsdp_mixed_precision_policy": (BY_CODE, None),
+    "fsdp_reduce_dtype": (BY_CODE, None),
+    "fsdp_limit_all_gathers": (BY_CODE, None),
 }
+"""Names that accelerate does not read, what to say of each, and the key that took its place."""
 DEEPSPEED = frozenset(
     (
         *("deepspeed_config_file", "zero_stage", "offload_optimizer_device"),
@@ -86,3 +94,44 @@ SHARING: Mapping[str, str] = {
     ),
 }
 """Sizes in ``parallelism_config`` above 1 that no setup can say."""
+NESTED: Mapping[str, tuple[str, frozenset[str]]] = {
+    "dynamo_config": (
+        "dynamo_",
+        frozenset(
+            ("backend", "mode", "use_fullgraph", "use_dynamic", "use_regional_compilation"),
+        ),
+    ),
+    "fp8_config": (
+        "fp8_",
+        frozenset(
+            (
+                *("backend", "use_autocast_during_eval", "margin", "interval", "format"),
+                *("amax_history_len", "amax_compute_algo", "override_linear_precision"),
+                *("opt_level", "enable_fsdp_float8_all_gather", "pad_inner_dim"),
+            )
+        ),
+    ),
+}
+"""Blocks to whose keys accelerate adds a prefix, and the keys without it."""
+PARALLELISM = frozenset(
+    f"parallelism_config_{name}"
+    for name in (
+        *("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "sp_size"),
+        *("cp_comm_strategy", "sp_backend", "sp_seq_length", "sp_seq_length_is_variable"),
+        "sp_attn_implementation",
+    )
+)
+"""Keys of ``parallelism_config``, which accelerate reads under their full name only."""
+TPU: Mapping[str, tuple[object, ...]] = {
+    "downcast_bf16": ("no", False),
+    "main_training_function": ("main",),
+    "tpu_name": (None,),
+    "tpu_zone": (None,),
+    "tpu_use_cluster": (False,),
+    "tpu_use_sudo": (False,),
+    "tpu_vm": (None, []),
+    "tpu_env": (None, []),
+    "command_file": (None,),
+    "commands": (None, []),
+}
+"""Keys that only the TPU launchers read, and what `accelerate config` writes into every file."""

@@ -6,29 +6,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.configs.deepspeed_blocks import (
-    BUCKET_ELEMENTS,
-    bf16_block,
-    switch,
-    zero_block,
-    zero_stage,
-)
+from autotune.configs.deepspeed_blocks import bf16_block, switch, zero_stage
 from autotune.configs.deepspeed_faults import faults, foreign
 from autotune.configs.deepspeed_inert import fills, inert_keys, notes, script_only
-from autotune.configs.deepspeed_keys import BATCH
+from autotune.configs.deepspeed_says import (
+    ACCUMULATION,
+    MICRO,
+    TRAIN,
+    accumulation,
+    bucket_elements,
+    loss_scale,
+    overlap,
+    precision,
+    size,
+    wire,
+)
 from autotune.configs.texts import block, read_file
-from autotune.configs.understood import Refused, Understood
-from autotune.configs.values import AUTO, as_bool, as_int
+from autotune.configs.understood import Refused, Understood, texts
+from autotune.configs.values import AUTO
 from autotune.setup import DTYPE_BYTES, WireDtype
 
-TRAIN, MICRO, ACCUMULATION = BATCH
-SCALE_KEYS: Mapping[str, tuple[str, int]] = {
-    "initial_power": ("initial_scale_power", 16),
-    "window": ("loss_scale_window", 1000),
-    "hysteresis": ("hysteresis", 2),
-    "minimum": ("min_loss_scale", 1),
-}
-"""Key and default in ``fp16`` of each field of a loss scale (``DeepSpeedFP16Config``)."""
 FLAGS = "the script's flags decide"
 
 
@@ -62,7 +59,7 @@ def understand_deepspeed(
     if alien is not None:
         return Refused((alien,))
     inert = tuple(inert_keys(config))
-    reasons = tuple(faults(config))
+    reasons = texts(faults(config))
     if reasons:
         return Refused(reasons, inert)
     auto = hf or fills(config)
@@ -70,8 +67,8 @@ def understand_deepspeed(
     return Understood(
         kind="deepspeed",
         knobs=_knobs(config, auto),
-        bucket_elements=_bucket_elements(config),
-        gradient_accumulation=_accumulation(config),
+        bucket_elements=bucket_elements(config),
+        gradient_accumulation=accumulation(config),
         open=opened,
         config=config,
         deepspeed=config,
@@ -85,107 +82,50 @@ def understand_deepspeed(
 def _knobs(config: Mapping[str, Any], auto: bool) -> dict[str, Any]:
     """What the file determines, DeepSpeed's defaults where it says nothing."""
     knobs: dict[str, Any] = {"backend": "deepspeed"}
-    precision, stage = _precision(config, auto), zero_stage(config)
-    wire = _wire(config, precision)
-    if precision is not None:
-        knobs["precision"] = precision
-    if wire is not None:
-        knobs["grad_comm_dtype"] = wire
+    computed, stage = precision(config, auto=auto), zero_stage(config)
+    sent = wire(config, computed)
+    if computed is not None:
+        knobs["precision"] = computed
+    if sent is not None:
+        knobs["grad_comm_dtype"] = sent
     if stage is not None:
         knobs["zero_stage"] = stage
     if stage is None or stage > 0:
-        knobs |= _bucket(config, wire) | _overlap(config, stage)
-    micro = _micro_batch(config)
+        knobs |= _bucket(config, sent) | _overlap(config, stage)
+    # From train_batch_size it follows on the user's ranks, which are not those of a probe.
+    micro = size(config, MICRO)
     if micro is not None:
         knobs["micro_batch"] = micro
-    if switch(config, "fp16", hf=auto) != "off" and precision in ("fp16", None):
-        knobs |= _loss_scale(block(config, "fp16"), stage)
+    if switch(config, "fp16", hf=auto) != "off" and computed in ("fp16", None):
+        scale = loss_scale(block(config, "fp16"), stage)
+        knobs |= {f"loss_scale.{field}": value for field, value in scale.items()}
     return knobs
 
 
-def _precision(config: Mapping[str, Any], auto: bool) -> str | None:
-    fp16, bf16 = switch(config, "fp16", hf=auto), switch(config, "bf16", hf=auto)
-    if "on" in (fp16, bf16):
-        return "fp16" if fp16 == "on" else "bf16"
-    return None if "script" in (fp16, bf16) else "fp32"
-
-
-def _wire(config: Mapping[str, Any], precision: str | None) -> WireDtype | None:
-    named = config.get("communication_data_type")
-    if named is not None:
-        found: WireDtype = named.lower()
-        return found
-    return follows(precision)
-
-
-def follows(precision: str | None) -> WireDtype | None:
-    """The dtype on the wire where none is named: that of the precision."""
-    if precision is None:
-        return None
-    return "bf16" if precision == "bf16" else "fp16" if precision == "fp16" else "fp32"
-
-
-def _bucket_elements(config: Mapping[str, Any]) -> int | None:
-    value = zero_block(config).get("reduce_bucket_size", BUCKET_ELEMENTS)
-    return None if value == AUTO else as_int(value)
-
-
-def _bucket(config: Mapping[str, Any], wire: WireDtype | None) -> dict[str, int | None]:
-    elements = _bucket_elements(config)
+def _bucket(config: Mapping[str, Any], sent: WireDtype | None) -> dict[str, int | None]:
+    elements = bucket_elements(config)
     if elements is None:
         return {"bucket_bytes": None}
-    return {} if wire is None else {"bucket_bytes": elements * DTYPE_BYTES[wire]}
+    return {} if sent is None else {"bucket_bytes": elements * DTYPE_BYTES[sent]}
 
 
 def _overlap(config: Mapping[str, Any], stage: int | None) -> dict[str, bool]:
-    named = zero_block(config).get("overlap_comm")
-    if named is None or named == AUTO:
-        return {} if stage is None else {"overlap_comm": stage == 3}
-    return {"overlap_comm": bool(as_bool(named))}
-
-
-def _micro_batch(config: Mapping[str, Any]) -> int | None:
-    # From train_batch_size it follows on the user's ranks, which are not those of a probe.
-    return _size(config, MICRO)
-
-
-def _accumulation(config: Mapping[str, Any]) -> int | None:
-    named = _size(config, ACCUMULATION)
-    if named is not None or config.get(ACCUMULATION) == AUTO:
-        return named
-    given = [config.get(name) for name in (TRAIN, MICRO)]
-    if all(value is not None and value != AUTO for value in given):
-        return None
-    return 1
-
-
-def _size(config: Mapping[str, Any], name: str) -> int | None:
-    value = config.get(name)
-    return None if value is None or value == AUTO else as_int(value)
-
-
-def _loss_scale(fp16: Mapping[str, Any], stage: int | None) -> dict[str, int]:
-    found = {}
-    for field, (key, usual) in SCALE_KEYS.items():
-        if field == "hysteresis" and stage == 0:
-            continue  # stage 0 has none
-        value = fp16.get(key, usual)
-        found[f"loss_scale.{field}"] = usual if value == AUTO else as_int(value) or 0
-    return found
+    found = overlap(config, stage)
+    return {} if found is None else {"overlap_comm": found}
 
 
 def _open(config: Mapping[str, Any], auto: bool) -> Iterator[tuple[str, str]]:
     """Knobs that the file leaves open, and why."""
-    if _precision(config, auto) is None:
+    if precision(config, auto=auto) is None:
         yield "precision", _open_precision(config)
     if zero_stage(config) is None:
         yield (
             "zero_stage",
             'zero_optimization.stage is "auto": accelerate makes 2 of it, DeepSpeed alone 0',
         )
-    if _micro_batch(config) is None:
+    if size(config, MICRO) is None:
         yield "micro_batch", _open_size(config, MICRO)
-    if _accumulation(config) is None:
+    if accumulation(config) is None:
         yield "gradient_accumulation", _open_size(config, ACCUMULATION)
 
 
@@ -201,6 +141,6 @@ def _open_precision(config: Mapping[str, Any]) -> str:
 def _open_size(config: Mapping[str, Any], name: str) -> str:
     if config.get(name) == AUTO:
         return f'{name} is "auto": {FLAGS}'
-    if _size(config, TRAIN) is not None:
+    if size(config, TRAIN) is not None:
         return f"train_batch_size is {config[TRAIN]}: {name} follows from it and your ranks"
     return f"{name} is absent: {FLAGS}"

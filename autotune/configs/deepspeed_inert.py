@@ -13,15 +13,19 @@ from autotune.configs.understood import Inert
 from autotune.configs.values import AUTO, Kind, as_bool, as_int
 
 COMMENTS = ("_", "/", "#")  # a key that begins so is the author's note
-GONE: Mapping[str, str] = {
-    "fp32_allreduce": "gone from DeepSpeed; communication_data_type: fp32 is what it did",
-    "fp16_auto_cast": "gone from DeepSpeed; fp16.auto_cast is what it did",
-    "zero_stage": "DeepSpeed reads zero_optimization.stage",
-    "max_grad_norm": "DeepSpeed reads gradient_clipping",
-    "mixed_precision": "DeepSpeed reads fp16.enabled and bf16.enabled",
-    "comms_config": "DeepSpeed has no such key; it reads comms_logger",
-    "monitor_config": "DeepSpeed has no such key; it reads tensorboard, wandb, csv_monitor, comet",
+GONE: Mapping[str, tuple[str, str | None]] = {
+    "fp32_allreduce": ("gone from DeepSpeed; communication_data_type: fp32 is what it did", None),
+    "fp16_auto_cast": ("gone from DeepSpeed; fp16.auto_cast is what it did", "fp16.auto_cast"),
+    "zero_stage": ("DeepSpeed reads zero_optimization.stage", "zero_optimization.stage"),
+    "max_grad_norm": ("DeepSpeed reads gradient_clipping", "gradient_clipping"),
+    "mixed_precision": ("DeepSpeed reads fp16.enabled and bf16.enabled", None),
+    "comms_config": ("DeepSpeed has no such key; it reads comms_logger", None),
+    "monitor_config": (
+        "DeepSpeed has no such key; it reads tensorboard, wandb, csv_monitor, comet",
+        None,
+    ),
 }
+"""Keys that are known to be gone, each with what to say and the key that took its place."""
 HOMES = ("fp16", "zero_optimization", "data_types", "bf16", "optimizer", "activation_checkpointing")
 """Where a key that stands at the top level by mistake may belong, first home first."""
 NO_HOME = ("enabled", "type", "params")
@@ -31,30 +35,33 @@ def inert_keys(config: Mapping[str, Any]) -> Iterator[Inert]:
     """Keys that DeepSpeed reads over without a word."""
     for key in config:
         if key not in (*TOP_LEVEL, *REMOVED) and not key.startswith(COMMENTS):
-            yield Inert(key, _top_level(key))
+            yield _top_level(key)
     for name, known in READ.items():
         for key in block(config, name):
             if key not in known and not key.startswith(COMMENTS):
-                yield Inert(f"{name}.{key}", _ignored(f"{name} has", key, known))
+                yield _ignored(f"{name} has", f"{name}.", key, known)
     yield from _stage_0(config)
 
 
-def _top_level(key: str) -> str:
+def _top_level(key: str) -> Inert:
     if key in GONE:
-        return GONE[key]
+        why, meant = GONE[key]
+        return Inert(key, why, "renamed", meant)
     for home in HOMES:
         if key in _keys(home) and key not in NO_HOME:
-            return f"DeepSpeed reads it inside {home} only"
-    return _ignored("DeepSpeed has", key, TOP_LEVEL)
+            why = f"DeepSpeed reads it inside {home} only"
+            return Inert(key, why, "misplaced", f"{home}.{key}")
+    return _ignored("DeepSpeed has", "", key, TOP_LEVEL)
 
 
 def _keys(home: str) -> Mapping[str, Kind]:
     return READ[home] if home in READ else VALIDATED[home]
 
 
-def _ignored(who: str, key: str, known: Iterable[str]) -> str:
+def _ignored(who: str, place: str, key: str, known: Iterable[str]) -> Inert:
     meant = closest(key, sorted(known))
-    return f"{who} no such key" + (f"; did you mean {meant}?" if meant else "")
+    why = f"{who} no such key" + (f"; did you mean {meant}?" if meant else "")
+    return Inert(f"{place}{key}", why, "unknown", meant and f"{place}{meant}")
 
 
 def _stage_0(config: Mapping[str, Any]) -> Iterator[Inert]:
@@ -63,7 +70,8 @@ def _stage_0(config: Mapping[str, Any]) -> Iterator[Inert]:
     if zero_stage(config) != 0 or not as_bool(fp16.get("enabled")):
         return
     if (as_int(fp16.get("hysteresis", 1)) or 1) > 1:
-        yield Inert("fp16.hysteresis", "ZeRO stage 0 halves the scale at the first overflow")
+        why = "ZeRO stage 0 halves the scale at the first overflow"
+        yield Inert("fp16.hysteresis", why, "overruled")
 
 
 def notes(config: Mapping[str, Any], strict: bool) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.configs.deepspeed import follows
 from autotune.configs.deepspeed_blocks import PRECISIONS, switch
+from autotune.configs.deepspeed_says import follows
 from autotune.configs.texts import show
 from autotune.configs.understood import Refused, Understood
 from autotune.setup import DTYPE_BYTES

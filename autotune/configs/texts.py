@@ -44,7 +44,7 @@ def read_file(path: Path, *, hjson_too: bool) -> Parsed | Refused:
         path: The file.
         hjson_too: Whether JSON may have comments and trailing commas.
     """
-    text = _text(path)
+    text = read_text(path)
     if isinstance(text, Refused):
         return text
     try:
@@ -54,11 +54,11 @@ def read_file(path: Path, *, hjson_too: bool) -> Parsed | Refused:
     except RecursionError:
         return Refused(("nested too deeply to be a configuration",))
     except (ValueError, OverflowError, yaml.YAMLError) as error:
-        return Refused((_syntax(error),))
+        return Refused((syntax(error),))
     if not isinstance(found, dict):
         return Refused((f"holds {_kind(found)} where a mapping of keys to values must stand",))
     odd = _odd(found)
-    return Parsed(found, _is_strict(text)) if odd is None else Refused((odd,))
+    return Parsed(found, is_strict(text)) if odd is None else Refused((odd,))
 
 
 def _odd(data: Any) -> str | None:
@@ -83,7 +83,8 @@ def _odd(data: Any) -> str | None:
     return None
 
 
-def _text(path: Path) -> str | Refused:
+def read_text(path: Path) -> str | Refused:
+    """The text of a file that is small enough to be a configuration."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -143,7 +144,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _syntax(error: Exception) -> str:
+def syntax(error: Exception) -> str:
+    """What a parser stumbled over, and where."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: not YAML: {error.problem}"
@@ -153,7 +155,8 @@ def _syntax(error: Exception) -> str:
     return f"{place}neither JSON nor YAML: {message}"
 
 
-def _is_strict(text: str) -> bool:
+def is_strict(text: str) -> bool:
+    """Whether it is JSON without comments and trailing commas."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

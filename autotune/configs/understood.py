@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["deepspeed", "accelerate"]
+Ignored = Literal["unknown", "misplaced", "renamed", "unread", "overruled"]
+Stops = Literal["unknown", "removed", "type", "placeholder", "auto", "refused", "batch"]
+Cause = Stops | Literal["precision", "unquoted", "doubled", "unsafe", "unsaid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +19,43 @@ class Inert:
     Attributes:
         key: Dotted name, such as ``zero_optimization.overlap_com``.
         why: Why it does nothing, and what was probably meant.
+        cause: ``unknown`` (nobody has such a key), ``misplaced`` (read in another block only),
+            ``renamed`` (an old name), ``unread`` (the parser reads it over where it stands) or
+            ``overruled`` (it is parsed, and then not obeyed).
+        meant: The key that was probably meant, a dotted name too.
     """
 
     key: str
     why: str
+    cause: Ignored = "unread"
+    meant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a configuration cannot be a baseline.
+
+    Attributes:
+        key: Dotted name of the key at fault; empty for the whole file.
+        text: Names the key, its value, and why.
+        cause: ``unsaid`` is what no setup of autotune can say; ``unsafe`` is what the library that
+            the file is for accepts and should not. It ends with an error at all others: a key that
+            is ``unknown`` or ``removed``, a value of the wrong ``type``, a ``placeholder``, an
+            ``auto`` that nobody fills in, a combination that is ``refused``, a ``batch`` that does
+            not divide, two kinds of ``precision``, a word that is ``unquoted``, a key ``doubled``
+            in the file that this one names.
+        meant: The key that was probably meant.
+    """
+
+    key: str
+    text: str
+    cause: Cause
+    meant: str | None = None
+
+
+def texts(faults: Iterable[Fault]) -> tuple[str, ...]:
+    """The reasons of a refusal."""
+    return tuple(fault.text for fault in faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,7 +228,10 @@ ACCELERATE_REFUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "AlignmentResearch__robust-llm-2024__accelerate_config.yaml": FSDP1,
     "ContextualAI__HALOs__fsdp_2x8gpu.yaml": OLD_PREFETCH,
     "ContextualAI__HALOs__fsdp_8gpu.yaml": OLD_PREFETCH,
-    "NOTFSDP__Luodian__Otter__accelerate_config_fsdp.yaml": ("a single process", ()),
+    "NOTFSDP__Luodian__Otter__accelerate_config_fsdp.yaml": (
+        "a single process",
+        ("downcast_bf16",),
+    ),
     "foundation-model-stack__fms-hf-tuning__accelerate_fsdp_defaults.yaml": FSDP1,
     "hiyouga__LLaMA-Factory__fsdp_config.yaml": FSDP1,
     "hiyouga__LLaMA-Factory__fsdp_config_multiple_nodes.yaml": FSDP1,

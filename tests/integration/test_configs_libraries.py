@@ -121,6 +121,12 @@ def test_the_known_keys_are_those_of_the_installed_accelerate() -> None:
     assert fsdp | {"fsdp_ignored_modules"} == accelerate_table.FSDP
     assert arguments >= accelerate_table.DEEPSPEED
     assert arguments >= set(accelerate_table.SHARING)
+    parallel = {name for name in arguments if name.startswith("parallelism_config")}
+    assert parallel == accelerate_table.PARALLELISM
+    for prefix, keys in accelerate_table.NESTED.values():
+        assert {name for name in arguments if name.startswith(prefix)} == {
+            prefix + key for key in keys
+        }
 
 
 VALUES: tuple[Any, ...] = (

@@ -31,6 +31,7 @@ READERS: Mapping[str, Reader] = {
         "autotune.consumer.accelerate_fsdp1", "read", ("torch", "accelerate")
     ),
     "torchtitan": Reader("autotune.consumer.torchtitan", "read", ()),
+    "lightning": Reader("autotune.consumer.lightning", "read", ("torch", "lightning")),
     "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
     "kubeflow": Reader("autotune.consumer.kubeflow", "read", ("torch", "pyyaml")),
 }

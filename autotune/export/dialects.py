@@ -12,6 +12,7 @@ from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported
 from autotune.export.fsdp import export_fsdp
 from autotune.export.kubeflow import export_kubeflow
+from autotune.export.lightning import export_lightning
 from autotune.export.script import export_start
 from autotune.export.slurm import export_slurm
 from autotune.export.subject import Subject
@@ -51,6 +52,12 @@ DIALECTS: Mapping[str, Dialect] = {
         "accelerate-fsdp1",
     ),
     "torchtitan": Dialect("options of torchtitan", ("fsdp",), export_torchtitan, "torchtitan"),
+    "lightning": Dialect(
+        "a Python module with the arguments of Lightning's Trainer",
+        BACKENDS,
+        export_lightning,
+        "lightning",
+    ),
     "launch": Dialect(
         "launch.sh for torchrun, accelerate and the deepspeed launcher",
         BACKENDS,

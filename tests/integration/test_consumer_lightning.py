@@ -18,6 +18,7 @@ from tests.build import make_setup
 from tests.proof import SAMPLED, SCALE, faults, read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+ON_CPUS = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize("backend", list(SAMPLED))
@@ -165,6 +166,19 @@ leave()
 '''
 
 
+def run(folder: Path, ranks: int, *words: str) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, f"--nproc-per-node={ranks}", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **ON_CPUS, "PYTHONPATH": f".{os.pathsep}{EXAMPLES}"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.parametrize(
     "setup",
     [
@@ -186,18 +200,58 @@ def test_lightning_trains_to_the_last_bit_as_the_loop_that_the_module_describes(
 ) -> None:
     write(export(unmeasured(setup, None), "lightning"), tmp_path)
     (tmp_path / "learner.py").write_text(LEARNER, encoding="utf-8")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, "--nproc-per-node", "2", "learner.py", f"{setup.backend}_setup"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f".{os.pathsep}{EXAMPLES}"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(tmp_path, 2, "learner.py", f"{setup.backend}_setup")
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))
         assert found["steps"] == 8 // setup.gradient_accumulation
         assert found["lightning"] == found["hand"]
         assert found["lightning"][-1] < found["lightning"][0] - 0.5
+
+
+# Lightning calls configure_model inside zero.Init; its strategy itself needs GPUs.
+PARTITIONED = """
+import json
+
+import deepspeed
+import lightning_setup
+import torch
+from tiny_model import TinyModel, batches, loss_of
+
+deepspeed.init_distributed("gloo")
+config = {**lightning_setup.configuration(), "gradient_accumulation_steps": 1}
+found = []
+for prepared in (False, True):
+    torch.manual_seed(0)
+    calls = []
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        model = TinyModel()
+        if prepared:
+            lightning_setup.prepare(model)
+            lightning_setup.prepare(model)
+    model.layers[0].qkv.register_forward_pre_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config, dist_init_required=False
+    )
+    losses = []
+    for _, batch in zip(range(4), batches(2, 0, torch.device("cpu"))):
+        loss = loss_of(engine, batch)
+        losses.append(loss.item())
+        engine.backward(loss)
+        engine.step()
+    found.append({"calls": len(calls), "losses": losses})
+with open("found.json", "w") as file:
+    json.dump(found, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_under_stage_3_a_prepared_model_recomputes_and_trains_the_same(tmp_path: Path) -> None:
+    setup = make_setup(precision="bf16", zero_stage=3, activation_checkpointing=True)
+    write(export(unmeasured(setup, None), "lightning"), tmp_path)
+    (tmp_path / "partitioned.py").write_text(PARTITIONED, encoding="utf-8")
+    run(tmp_path, 1, "partitioned.py")
+    plain, prepared = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert (plain["calls"], prepared["calls"]) == (4, 8)
+    assert prepared["losses"] == plain["losses"]
+    assert plain["losses"][-1] < plain["losses"][0]

@@ -99,9 +99,7 @@ def test_what_the_json_alone_cannot_say_the_module_says() -> None:
     assert "set_float32_matmul_precision" in found["precision"].text
 
 
-def test_a_bucket_of_half_elements_and_a_scaler_with_hysteresis_are_approximated() -> (
-    None
-):
+def test_a_bucket_of_half_elements_and_a_scaler_with_hysteresis_are_approximated() -> None:
     assert notes(bucket_bytes=4001)["bucket_bytes"].status == "approximated"
     assert notes(bucket_bytes=4000)["bucket_bytes"].status == "expressed"
     for backend in ("fsdp", "ddp"):

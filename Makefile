@@ -41,6 +41,7 @@ schema: .venv/dev
 docs: .venv/dev
 	mkdir -p docs
 	$(BIN)/python -m autotune.wiring.table > docs/dialects.md
+	$(BIN)/python -m autotune.lint.page > docs/lint-rules.md
 
 clean:
 	rm -rf .venv build dist

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune import __version__, cli_export
+from autotune import __version__, cli_export, cli_lint
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 cli_export.register(app)
+cli_lint.register(app)
 
 
 def main() -> None:

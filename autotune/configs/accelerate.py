@@ -207,6 +207,14 @@ def accelerate_inert(config: Mapping[str, Any]) -> Iterator[Inert]:
     for name, owner in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
         if block(config, name) and kind != owner:
             yield Inert(name, f"distributed_type is {show(kind)}, not {owner}")
+    if kind == "DEEPSPEED" and _compiles(config):
+        for name in ("dynamo_config", "dynamo_backend"):
+            if name in config:
+                yield Inert(name, "accelerate 1.15.0 does not hand it on to DeepSpeed's processes")
+    if kind in ONE_PROCESS and config.get("num_machines", 1) == 1:
+        for name in ("main_process_ip", "main_process_port"):
+            if config.get(name) is not None and config.get("num_processes", 1) == 1:
+                yield Inert(name, "a single process starts, which meets nobody")
     for name, usual in TPU.items():
         if kind != "XLA" and name in config and config[name] not in usual:
             yield Inert(name, "only the launcher for TPUs reads it")
@@ -252,5 +260,5 @@ def _compiles(config: Mapping[str, Any]) -> bool:
 
 
 def _script_only(config: Mapping[str, Any]) -> Iterator[Inert]:
-    if _compiles(config):
+    if _compiles(config) and config.get("distributed_type") != "DEEPSPEED":
         yield Inert("dynamo_config", "torch.compile of the script's model")

@@ -168,3 +168,7 @@ def deepspeed_inert(values: Mapping[str, Any]) -> Iterator[Inert]:
             hint = f"; did you mean {meant}?" if meant else ""
             why = f"accelerate has no such key{hint}"
             yield Inert(place, why, "unknown", meant and f"deepspeed_config.{meant}")
+    named = "deepspeed_config_file" in values
+    early = str(values.get("zero3_init_flag", False)).lower() == "true"
+    if early and not named and as_int(values.get("zero_stage", 2)) != 3:
+        yield Inert("deepspeed_config.zero3_init_flag", "accelerate obeys it at stage 3 only")

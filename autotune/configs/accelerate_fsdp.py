@@ -26,6 +26,7 @@ from autotune.configs.understood import (
 from autotune.configs.values import BOOL_TEXTS, as_int
 
 WRAPS = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 TRUTHS = (
     *("fsdp_reshard_after_forward", "fsdp_offload_params", "fsdp_activation_checkpointing"),
     *("fsdp_activation_checkpointing_offload", "fsdp_cpu_ram_efficient_loading"),
@@ -158,10 +159,10 @@ def fsdp_inert(values: Mapping[str, Any]) -> Iterator[Inert]:
     version = as_int(named.get("fsdp_version", 1))
     for key in values:
         name, place = full(key), f"fsdp_config.{key}"
-        if name in FSDP_RENAMED and not _replaced(name, named):
+        if name in FSDP_RENAMED:
             why, meant = FSDP_RENAMED[name]
             yield Inert(place, why, "renamed", meant)
-        elif name not in FSDP and name not in FSDP_RENAMED:
+        elif name not in FSDP:
             meant = closest(name, FSDP)
             hint = f"; did you mean {meant}?" if meant else ""
             why = f"accelerate has no such key{hint}"
@@ -170,11 +171,6 @@ def fsdp_inert(values: Mapping[str, Any]) -> Iterator[Inert]:
             yield Inert(place, FSDP1_ONLY[name])
         elif version == 1 and name == "fsdp_reshard_after_forward":
             yield Inert(place, "version 1 reads fsdp_sharding_strategy")
-
-
-def _replaced(name: str, named: Mapping[str, Any]) -> bool:
-    """Whether the new name stands beside the old one, so that nothing is lost."""
-    return name == "fsdp_backward_prefetch_policy" and "fsdp_backward_prefetch" in named
 
 
 def _script_only(named: Mapping[str, Any]) -> Iterator[Inert]:

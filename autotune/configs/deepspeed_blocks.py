@@ -46,6 +46,7 @@ def switch(config: Mapping[str, Any], name: Literal["fp16", "bf16"], *, hf: bool
     if not values and hf and name not in config:
         return "script"
     enabled = values.get("enabled", False)
-    if enabled == AUTO:
+    placeholder = isinstance(enabled, str) and as_bool(enabled) is None
+    if enabled == AUTO or placeholder:
         return "script"
     return "on" if as_bool(enabled) else "off"

@@ -3,6 +3,7 @@
 from autotune.console.costs import note_lines, plan_lines, spent_lines
 from autotune.console.formats import format_bytes, format_seconds
 from autotune.console.lines import describe_probe, event_line
+from autotune.console.lint import lint_lines, summary_line
 from autotune.console.noise import noise_lines
 from autotune.console.numerics import gate_lines, gate_table, numerics_lines
 from autotune.console.pace import Pace
@@ -27,6 +28,7 @@ __all__ = [
     "gate_lines",
     "gate_table",
     "left_lines",
+    "lint_lines",
     "make_console",
     "make_reporter",
     "noise_lines",
@@ -35,6 +37,7 @@ __all__ = [
     "plan_lines",
     "result_table",
     "spent_lines",
+    "summary_line",
     "verdict_lines",
     "warning_lines",
 ]

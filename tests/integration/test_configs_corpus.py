@@ -230,9 +230,9 @@ ACCELERATE_REFUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ContextualAI__HALOs__fsdp_8gpu.yaml": OLD_PREFETCH,
     "NOTFSDP__Luodian__Otter__accelerate_config_fsdp.yaml": (
         "a single process",
-        ("downcast_bf16",),
+        ("main_process_port", "downcast_bf16"),
     ),
-    "foundation-model-stack__fms-hf-tuning__accelerate_fsdp_defaults.yaml": FSDP1,
+    "foundation-model-stack__fms-hf-tuning__accelerate_fsdp_defaults.yaml": OLD_PREFETCH,
     "hiyouga__LLaMA-Factory__fsdp_config.yaml": FSDP1,
     "hiyouga__LLaMA-Factory__fsdp_config_multiple_nodes.yaml": FSDP1,
     "hiyouga__LLaMA-Factory__fsdp_config_offload.yaml": FSDP1,

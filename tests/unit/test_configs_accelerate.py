@@ -118,11 +118,11 @@ def test_what_version_2_reads_over_is_inert(key: str, value: Any) -> None:
     assert inert.why
 
 
-def test_an_old_name_beside_the_new_one_loses_nothing() -> None:
+def test_an_old_name_beside_the_new_one_is_as_dead_as_alone() -> None:
     both = {"fsdp_backward_prefetch": "BACKWARD_PRE", "fsdp_backward_prefetch_policy": "X"}
     config = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1, **both}}
     found = understand_accelerate(config, CONFIGS)
-    assert found.inert == ()
+    assert [item.key for item in found.inert] == ["fsdp_config.fsdp_backward_prefetch_policy"]
 
 
 def test_version_1_is_refused_with_the_way_out_and_its_dead_keys() -> None:

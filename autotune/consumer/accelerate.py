@@ -15,6 +15,7 @@ from accelerate.utils import launch as prepare
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from autotune.consumer.dtypes import float32_products
 from autotune.consumer.modules import Model, one_rank, replicated, scale_of, sharded
 
 FILE = "accelerate.yaml"
@@ -28,12 +29,12 @@ def read(folder: Path, file: str = FILE) -> dict[str, Any]:
 
         return effective(deepspeed_plugin(environment).deepspeed_config)
     mixed = environment["ACCELERATE_MIXED_PRECISION"]
-    module = _installed(folder)
+    installed(folder)
     with one_rank(folder):
         if environment.get("ACCELERATE_USE_FSDP") == "true":
-            found = _fsdp(environment)
+            found = sharded_by(fsdp_plugin(environment))
         else:
-            found = _ddp(mixed, module)
+            found = _ddp(mixed)
     if found["precision"] == "fp16":
         found["loss_scale"] = scale_of(torch.amp.GradScaler("cpu"))
     return found
@@ -71,21 +72,17 @@ def fsdp_plugin(environment: Mapping[str, str]) -> Any:
     return plugin
 
 
-def _installed(folder: Path) -> Any:
-    """The module beside the file, after its ``install()``, as the notes ask a script to do it."""
+def installed(folder: Path) -> None:
+    """Calls ``install()`` of the module beside the file, as the notes ask a script to do it."""
     for name in ("fsdp_setup", "ddp_setup"):
         if (folder / f"{name}.py").exists():
-            module = importlib.import_module(name)
-            module.install()
-            return module
-    return None
+            importlib.import_module(name).install()
 
 
-def _fsdp(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Version 2, sharded as accelerate's `fsdp2_prepare_model` calls ``fully_shard``."""
+def sharded_by(plugin: Any) -> dict[str, Any]:
+    """FSDP2, as accelerate's `fsdp2_prepare_model` calls ``fully_shard`` with its plugin."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    plugin = fsdp_plugin(environment)
     model = Model()
     options = {
         "mesh": init_device_mesh("cpu", (1,)),
@@ -98,7 +95,6 @@ def _fsdp(environment: Mapping[str, str]) -> dict[str, Any]:
     return {**sharded(model), "activation_checkpointing": plugin.activation_checkpointing}
 
 
-def _ddp(mixed: str, module: Any) -> dict[str, Any]:
+def _ddp(mixed: str) -> dict[str, Any]:
     found = replicated(DistributedDataParallel(Model()))
-    high = torch.get_float32_matmul_precision() == "high"
-    return {**found, "precision": mixed if mixed != "no" else "tf32" if high else "fp32"}
+    return {**found, "precision": mixed if mixed != "no" else float32_products()}

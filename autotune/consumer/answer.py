@@ -28,7 +28,8 @@ def _answer(question: Mapping[str, Any]) -> Answer:
     if missing:
         return {"missing": missing}
     importlib.import_module(reader.module)  # before the fork, so that it happens once
-    return {"versions": {name: version(name) for name in reader.packages}, **_forked(question)}
+    asked = (*reader.packages, *filter(_installed, reader.optional))
+    return {"versions": {name: version(name) for name in asked}, **_forked(question)}
 
 
 def _installed(package: str) -> bool:
@@ -51,8 +52,8 @@ def _forked(question: Mapping[str, Any]) -> Answer:
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         text = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"refused": "the reader died without a word"}
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return json.loads(text) if text else {"refused": f"the reader died without a word, {code}"}
 
 
 def _read(reader: Reader, question: Mapping[str, Any]) -> Answer:

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.consumer.dtypes import name_of
+from autotune.consumer.dtypes import float32_products, name_of
 
 WIDTH = 4
 
@@ -135,9 +135,7 @@ def checkpoints(model: nn.Module) -> bool:
 
 def _computes(dtype: torch.dtype | None) -> str:
     """The precision: float32 products may be TF32 ones."""
-    if dtype is None:
-        return "tf32" if torch.get_float32_matmul_precision() == "high" else "fp32"
-    return name_of(dtype)
+    return float32_products() if dtype is None else name_of(dtype)
 
 
 def _batches(module: ModuleType) -> dict[str, Any]:

@@ -15,11 +15,14 @@ class Reader:
         function: Takes the folder of the files and returns the effective value of every knob that
             the consumer determines, by name and as JSON types.
         packages: Distributions that it needs.
+        optional: Those that it asks where they are installed; facts that are pinned to a version
+            stand in for them elsewhere.
     """
 
     module: str
     function: str
     packages: tuple[str, ...]
+    optional: tuple[str, ...] = ()
 
 
 READERS: Mapping[str, Reader] = {
@@ -30,8 +33,37 @@ READERS: Mapping[str, Reader] = {
     "accelerate-fsdp1": Reader(
         "autotune.consumer.accelerate_fsdp1", "read", ("torch", "accelerate")
     ),
-    "torchtitan": Reader("autotune.consumer.torchtitan", "read", ()),
     "lightning": Reader("autotune.consumer.lightning", "read", ("torch", "lightning")),
+    "huggingface": Reader(
+        "autotune.consumer.huggingface", "read", ("torch", "transformers", "accelerate")
+    ),
+    "torchtitan": Reader("autotune.consumer.torchtitan", "read", (), ("torchtitan",)),
+    "trl": Reader(
+        "autotune.consumer.trl", "read", ("torch", "transformers", "accelerate"), ("trl",)
+    ),
+    "axolotl": Reader(
+        "autotune.consumer.axolotl", "read", ("torch", "transformers", "accelerate"), ("axolotl",)
+    ),
+    "llamafactory": Reader(
+        "autotune.consumer.llamafactory",
+        "read",
+        ("torch", "transformers", "accelerate"),
+        ("llamafactory",),
+    ),
     "launch": Reader("autotune.consumer.launch", "read", ("torch",)),
     "kubeflow": Reader("autotune.consumer.kubeflow", "read", ("torch", "pyyaml")),
+    "perturb-deepspeed": Reader(
+        "autotune.consumer.perturb_deepspeed", "read", ("torch", "deepspeed")
+    ),
+    "perturb-accelerate": Reader(
+        "autotune.consumer.perturb_accelerate", "read", ("torch", "accelerate")
+    ),
+    "perturb-huggingface": Reader(
+        "autotune.consumer.perturb_huggingface", "read", ("torch", "transformers", "accelerate")
+    ),
+    "perturb-fsdp": Reader(
+        "autotune.consumer.perturb_huggingface",
+        "read_fragment",
+        ("torch", "transformers", "accelerate"),
+    ),
 }

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 from autotune.export.accelerate import export_accelerate
 from autotune.export.accelerate_fsdp1 import export_accelerate_fsdp1
+from autotune.export.axolotl import export_axolotl
 from autotune.export.ddp import export_ddp
 from autotune.export.deepspeed import export_deepspeed
 from autotune.export.exported import Exported
 from autotune.export.fsdp import export_fsdp
+from autotune.export.huggingface import export_huggingface
 from autotune.export.kubeflow import export_kubeflow
 from autotune.export.lightning import export_lightning
+from autotune.export.llamafactory import export_llamafactory
 from autotune.export.script import export_start
 from autotune.export.slurm import export_slurm
 from autotune.export.subject import Subject
 from autotune.export.torchtitan import export_torchtitan
+from autotune.export.trl import export_trl
 from autotune.setup import BACKENDS, Backend
 
 
@@ -37,7 +41,6 @@ class Dialect:
     reader: str | None = None
 
 
-LAUNCH = "launch"
 DIALECTS: Mapping[str, Dialect] = {
     "deepspeed": Dialect("DeepSpeed's JSON", ("deepspeed",), export_deepspeed, "deepspeed"),
     "fsdp": Dialect("a Python module for FSDP2", ("fsdp",), export_fsdp, "fsdp"),
@@ -57,6 +60,14 @@ DIALECTS: Mapping[str, Dialect] = {
         BACKENDS,
         export_lightning,
         "lightning",
+    ),
+    "huggingface": Dialect(
+        "arguments of transformers' Trainer", BACKENDS, export_huggingface, "huggingface"
+    ),
+    "trl": Dialect("a file for `trl sft --config`", BACKENDS, export_trl, "trl"),
+    "axolotl": Dialect("a fragment for axolotl", BACKENDS, export_axolotl, "axolotl"),
+    "llamafactory": Dialect(
+        "a fragment for LLaMA-Factory", BACKENDS, export_llamafactory, "llamafactory"
     ),
     "launch": Dialect(
         "launch.sh for torchrun, accelerate and the deepspeed launcher",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from autotune.configs.deepspeed_faults import faults
@@ -18,7 +19,7 @@ from autotune.lint import (
 from autotune.lint.checks_tables import fault_findings, inert_findings
 from autotune.lint.document import Document
 from autotune.lint.edits import Edit
-from autotune.lint.finding import About, Finding, found, under
+from autotune.lint.finding import About, Finding, found, place_of, under
 from autotune.lint.kinds import Kind
 from autotune.lint.places import dotted
 from autotune.lint.versions import applies
@@ -35,11 +36,16 @@ def findings_in(document: Document, kind: Kind, versions: Mapping[str, str]) -> 
     about = About(auto=auto, strict=document.format != "hjson", versions=versions)
     items = [*_duplicates(document), *_of_kind(kind, config, about)]
     chosen = [item for item in items if applies(item.rule.versions, versions)]
-    return sorted(_distinct(chosen), key=lambda item: _order(document, item))
+    return in_order(document, _distinct(chosen))
+
+
+def in_order(document: Document, items: Iterable[Finding]) -> list[Finding]:
+    """Findings from the first line to the last."""
+    return sorted(items, key=lambda item: _order(document, item))
 
 
 def _order(document: Document, item: Finding) -> tuple[int, int, str]:
-    place = document.place(item.key)
+    place = place_of(document, item)
     return place.line, place.column, item.rule.id
 
 
@@ -51,7 +57,8 @@ def _distinct(items: list[Finding]) -> list[Finding]:
 def _duplicates(document: Document) -> Iterator[Finding]:
     for entry in document.twice:
         text = f"{dotted(entry.path)} stands twice: the last one counts, where it is read at all"
-        yield found("duplicate-key", entry.path, text, Edit("first", entry.path))
+        item = found("duplicate-key", entry.path, text, Edit("first", entry.path))
+        yield replace(item, span=entry.key)
 
 
 def _of_kind(kind: Kind, config: Config, about: About) -> Iterator[Finding]:

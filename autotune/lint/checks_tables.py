@@ -16,7 +16,7 @@ BY_CAUSE = {
     "unknown": "unknown-key",
     "removed": "ds-removed-key",
     "type": "wrong-type",
-    "placeholder": "placeholder",
+    "placeholder": "unfilled-placeholder",
     "auto": "wrong-type",
     "refused": "refused-combination",
     "batch": "ds-batch-contradiction",
@@ -37,7 +37,7 @@ def inert_findings(items: Iterable[Inert], data: Mapping[str, Any]) -> Iterator[
         key = path_of(item.key, data)
         text = f"{item.key} does nothing: {item.why}"
         if item.cause == "overruled":
-            yield found("ds-hysteresis-stage-0", key, text, remove(*map(str, key)))
+            yield found("ds-hysteresis-stage-0", key, text, remove(*key))
             continue
         edits = _moved(key, item.meant, data)
         yield found(_rule_of(item), key, text, *edits, inert=True)
@@ -51,20 +51,19 @@ def _rule_of(item: Inert) -> str:
 
 def _moved(key: KeyPath, meant: str | None, data: Mapping[str, Any]) -> tuple[Edit, ...]:
     """To the key that was meant, unless that stands already; else out."""
-    names = tuple(map(str, key))
     if meant is None:
-        return (remove(*names),)
+        return (remove(*key),)
     target = tuple(meant.split("."))
     if has(data, target):
-        return (remove(*names),)
-    if target[:-1] == names[:-1]:
+        return (remove(*key),)
+    if target[:-1] == key[:-1]:
         return (rename(key, target[-1]),)
     value = get(data, key)
     if not has(data, target[:-1]):
-        return (remove(*names), insert(target[:-1], {target[-1]: value}))
+        return (remove(*key), insert(target[:-1], {target[-1]: value}))
     if not isinstance(get(data, target[:-1]), Mapping):
         return ()
-    return (remove(*names), insert(target, value))
+    return (remove(*key), insert(target, value))
 
 
 def fault_findings(items: Iterable[Fault], data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -78,13 +77,12 @@ def fault_findings(items: Iterable[Fault], data: Mapping[str, Any]) -> Iterator[
 
 
 def _repaired(rule: str, key: KeyPath, item: Fault, data: Mapping[str, Any]) -> tuple[Edit, ...]:
-    names = tuple(map(str, key))
     if rule in LEAST:
         return (put(key, LEAST[rule]),)
     if item.cause == "unknown":
         return _moved(key, item.meant, data)
     if item.cause in ("removed", "doubled", "auto"):
-        return (remove(*names),)
+        return (remove(*key),)
     if item.cause == "unquoted":
         return (put(key, "no"),)
     return retyped(key, get(data, key)) if item.cause == "type" else ()

@@ -35,7 +35,7 @@ class Edit:
     value: Any = None
 
 
-def remove(*path: str) -> Edit:
+def remove(*path: str | int) -> Edit:
     """Takes a key out."""
     return Edit("remove", path)
 
@@ -145,7 +145,8 @@ def _removed(document: Document, entry: Entry) -> str:
         return _without_lines(text, Span(span.start, end + 1))
     before = len(text[: span.start].rstrip())
     if before and text[before - 1] == ",":
-        text = text[: before - 1] + " " + text[before:]
+        text = text[: before - 1] + text[before:]
+        span = Span(span.start - 1, span.end - 1)
     return _without_lines(text, span)
 
 
@@ -179,12 +180,11 @@ def _without_lines(text: str, span: Span) -> str:
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)
     end = len(text) if end < 0 else end + 1
-    before, after = text[start : span.start], text[span.end : end]
-    if not before.strip() and not after.strip():
+    if not text[start : span.start].strip() and not text[span.end : end].strip():
         return text[:start] + text[end:]
-    if not before.strip() and after.strip().startswith(("#", "//")):
-        return text[: span.start] + text[span.end :].lstrip(" \t")
-    return text[: span.start] + text[span.end :].lstrip(" \t")
+    before, after = text[: span.start], text[span.end :].lstrip(" \t")
+    closes = after.startswith(("}", "]"))
+    return (before.rstrip(" \t") if closes else before) + after
 
 
 def _inserted(document: Document, edit: Edit) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.lint.document import Document
 from autotune.lint.edits import Edit
-from autotune.lint.places import KeyPath, paths_of
+from autotune.lint.places import KeyPath, Place, Span, locate, paths_of
 from autotune.lint.registry import RULES
 from autotune.lint.rules import Level, Rule
 
@@ -24,6 +25,7 @@ class Finding:
         level: Of this case, where it is not the rule's.
         inert: Whether it says that nobody reads the key, which the consumer can confirm.
         confirmed: Whether the installed consumer did; None where it was not asked.
+        span: The place in the text, where the key does not tell it.
     """
 
     rule: Rule
@@ -33,6 +35,7 @@ class Finding:
     level: Level
     inert: bool = False
     confirmed: bool | None = None
+    span: Span | None = None
 
 
 def found(
@@ -48,6 +51,13 @@ def found(
     return Finding(
         rule=item, key=key, text=text, edits=edits, level=level or item.level, inert=inert
     )
+
+
+def place_of(document: Document, finding: Finding) -> Place:
+    """Where a finding stands."""
+    if finding.span is not None:
+        return locate(document.text, finding.span)
+    return document.place(finding.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.consult import Question, consult
-from autotune.lint.checks import findings_in
+from autotune.lint.checks import findings_in, in_order
 from autotune.lint.document import Document, Unreadable, read_document
 from autotune.lint.effect import Effect
 from autotune.lint.effects import effects_of
@@ -111,14 +111,9 @@ def _asked(items: Sequence[Linted | Skipped], folder: Path) -> list[Linted | Ski
             done[position] = replace(item, liveness=Liveness(False, question))
             continue
         findings, live = settled(item.kind, item.document.data, item.findings, answers[position])
-        ordered = tuple(sorted(findings, key=lambda one: _order(item.document, one)))
+        ordered = tuple(in_order(item.document, findings))
         done[position] = replace(item, findings=ordered, liveness=live)
     return done
-
-
-def _order(document: Document, item: Finding) -> tuple[int, int, str]:
-    place = document.place(item.key)
-    return place.line, place.column, item.rule.id
 
 
 def counts(items: Sequence[Linted | Skipped]) -> dict[Level, int]:

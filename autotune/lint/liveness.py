@@ -25,8 +25,14 @@ PARTS: Mapping[Kind, tuple[str, ...]] = {
 """Blocks whose keys are changed; an empty one means the whole file. Every other argument of
 transformers is a field of its own."""
 BREAKING = (
-    *("unknown-key", "ds-removed-key", "wrong-type", "placeholder", "acc-doubled"),
-    *("acc-no-unquoted", "refused-combination", "fp16-and-bf16", "ds-batch-contradiction"),
+    *("unknown-key", "ds-removed-key", "wrong-type", "unfilled-placeholder"),
+    *(
+        "acc-doubled",
+        "acc-no-unquoted",
+        "refused-combination",
+        "fp16-and-bf16",
+        "ds-batch-contradiction",
+    ),
     *("ds-min-scale-zero", "hf-deepspeed-mismatch", "fsdp2-hybrid"),
 )
 """Rules of what the consumer is known to refuse: it is asked about the rest of the file."""
@@ -175,9 +181,7 @@ def _more(
         if any(_within(key, other) for other in known if other) or excused(kind, config, key):
             continue
         text = f"{dotted(key)} does nothing: {who} makes the same of the file, whatever it says"
-        yield replace(
-            found("inert-key", key, text, remove(*map(str, key)), inert=True), confirmed=True
-        )
+        yield replace(found("inert-key", key, text, remove(*key), inert=True), confirmed=True)
 
 
 def excused(kind: Kind, config: Mapping[str, Any], key: KeyPath) -> str | None:

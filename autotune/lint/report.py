@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.lint.finding import Finding
+from autotune.lint.finding import Finding, place_of
 from autotune.lint.kinds import TITLES
 from autotune.lint.linted import Linted, Skipped, counts
 from autotune.lint.places import dotted
@@ -45,7 +45,7 @@ def _file(item: Linted | Skipped) -> dict[str, Any]:
 
 def finding_dict(item: Linted, finding: Finding) -> dict[str, Any]:
     """One finding with its place and the words of its rule."""
-    place = item.document.place(finding.key)
+    place = place_of(item.document, finding)
     return {
         "rule": finding.rule.id,
         "level": finding.level,

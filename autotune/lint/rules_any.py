@@ -85,7 +85,7 @@ ANY = (
         fixable=True,
     ),
     Rule(
-        id="placeholder",
+        id="unfilled-placeholder",
         level="info",
         what="A value that some script has to fill in.",
         why="The file as it stands cannot be read by its consumer.",

@@ -158,6 +158,7 @@ SCALER = (
         "where 2^14 fits skips 19. From 128 on the first step fails.",
         source="DeepSpeed 0.19.8, runtime/fp16/loss_scaler.py:253-288; replayed; issue #931",
         fix="Set it to 16.",
+        fixable=True,
     ),
     Rule(
         id="ds-min-scale-zero",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autotune.lint.finding import Finding
+from autotune.lint.finding import Finding, place_of
 from autotune.lint.linted import Linted, Skipped
 from autotune.lint.places import dotted
 from autotune.lint.registry import RULES
@@ -72,7 +72,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(item: Linted, finding: Finding, position: int, folder: Path) -> dict[str, Any]:
-    place = item.document.place(finding.key)
+    place = place_of(item.document, finding)
     region = {
         "startLine": place.line,
         "startColumn": place.column,

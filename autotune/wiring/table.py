@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from autotune.backends import RESTRICTIONS
 from autotune.export import Note, export, fitting
@@ -30,6 +31,7 @@ backend have no such knob.
 """
 
 
+@cache
 def table() -> str:
     """The whole page, as Markdown."""
     return HEAD + "".join(_section(backend) for backend in BACKENDS)

@@ -21,7 +21,7 @@ from autotune.wiring.exports import asked_context, named_subject
 
 # A list of setups costs one process, so there are few examples of many setups, and no shrinking.
 SETTINGS = settings(
-    max_examples=2,
+    max_examples=1,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -96,7 +96,7 @@ def read_all(subjects: Sequence[Subject], folder: Path) -> list[Read]:
 
 @pytest.mark.timeout(600)
 @SETTINGS
-@given(drawn=st.lists(named().filter(possible), min_size=25, max_size=25))
+@given(drawn=st.lists(named().filter(possible), min_size=16, max_size=16))
 def test_whatever_is_called_expressed_is_what_the_consumer_reads(
     drawn: list[dict[str, Any]],
 ) -> None:

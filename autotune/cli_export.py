@@ -206,14 +206,15 @@ def _proof_lines(proof: Verified) -> Sequence[str]:
         return ["nobody can be asked; these files are only started"]
     if answer.missing:
         return [f"not verified: {', '.join(answer.missing)} is not installed"]
-    who = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
+    named = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
+    who = named or "the facts pinned for it (it is not installed)"
     if answer.refused is not None:
         return [f"REFUSED by {who}: {answer.refused}"]
     lines = [
         f"DIFFERS: {item.knob} should be {item.wanted!r} and is {item.found!r} for {who}"
         for item in proof.differences
     ]
-    return lines or [f"ok: {who} reads what the setup says"]
+    return lines or [f"ok: by {who} it is what the setup says"]
 
 
 def _described(

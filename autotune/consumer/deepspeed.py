@@ -13,6 +13,10 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from autotune.consumer.dtypes import name_of
 
+AUTO = "auto"
+MICRO = "train_micro_batch_size_per_gpu"
+BATCH = {"micro_batch": MICRO, "gradient_accumulation": "gradient_accumulation_steps"}
+
 
 def read(folder: Path, file: str = "ds_config.json") -> dict[str, Any]:
     """What DeepSpeed makes of a configuration file."""
@@ -20,7 +24,24 @@ def read(folder: Path, file: str = "ds_config.json") -> dict[str, Any]:
 
 
 def effective(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What DeepSpeed makes of a configuration, for one rank."""
+    """What DeepSpeed makes of a configuration, for one rank.
+
+    What is "auto" in it is left to whoever fills it in, and a batch that is, is not in the answer.
+    """
+    open_batch = {MICRO: 1} if config.get(MICRO) == AUTO else {}
+    found = _effective({**_without_auto(config), **open_batch})
+    return {knob: value for knob, value in found.items() if config.get(BATCH.get(knob, "")) != AUTO}
+
+
+def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_auto(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if value != AUTO
+    }
+
+
+def _effective(config: Mapping[str, Any]) -> dict[str, Any]:
     parsed: Any = DeepSpeedConfig(copy.deepcopy(dict(config)))
     precision = _precision(parsed)
     wire = _wire(parsed, precision)

@@ -35,8 +35,8 @@ def found_in(folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
         "micro_batch": int(environment["AUTOTUNE_MICRO_BATCH"]),
         "gradient_accumulation": int(environment["AUTOTUNE_GRADIENT_ACCUMULATION"]),
     }
-    assert all(found[knob] == value for knob, value in told.items())
-    return found
+    assert all(found.get(knob, value) == value for knob, value in told.items())
+    return {**found, **told}
 
 
 def sourced(folder: Path) -> dict[str, str]:

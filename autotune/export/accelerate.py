@@ -11,7 +11,7 @@ from autotune.backends.accelerate import (
     reduces_in,
     unsaid,
 )
-from autotune.export.deepspeed import export_deepspeed
+from autotune.export.deepspeed import export_deepspeed, left_open
 from autotune.export.deepspeed import notes as deepspeed_notes
 from autotune.export.exported import Exported, Note, approximated, expressed, inexpressible
 from autotune.export.own import MODULES, export_own
@@ -31,7 +31,9 @@ def export_accelerate(subject: Subject) -> Exported:
     """``accelerate.yaml``; DeepSpeed's JSON or the module with ``install()`` beside it."""
     setup = subject.setup
     beside = _beside(subject)
-    notes = tuple(accelerate_notes(setup))
+    notes: tuple[Note, ...] = tuple(accelerate_notes(setup))
+    if setup.backend == "deepspeed":
+        notes = tuple(left_open(notes, subject))
     text = subject.others.get(FILE_NAME) or _rendered(subject)
     return Exported({FILE_NAME: comment(subject.header(notes)) + text, **beside}, notes)
 

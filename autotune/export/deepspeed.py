@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from autotune.export.exported import Exported, Note
+from autotune.export.exported import Exported, Note, approximated
 from autotune.export.subject import Subject
 from autotune.setup import DTYPE_BYTES, Setup
 
 SIDECAR = "ds_config.provenance.json"
+AUTO = "auto"
+BATCH = {
+    "micro_batch": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation": "gradient_accumulation_steps",
+}
 TF32_BY_HAND = (
     "the JSON cannot switch TF32 on: call torch.set_float32_matmul_precision('high') before "
     "training, or export with --to launch"
@@ -24,7 +30,7 @@ CHECKPOINTING_BY_HAND = (
 def export_deepspeed(subject: Subject) -> Exported:
     """The JSON, byte for byte as it ran, with its sidecar."""
     # JSON has no comments, so where the configuration is from stands beside it.
-    found = tuple(notes(subject.setup))
+    found = tuple(left_open(notes(subject.setup), subject))
     return Exported({subject.file_name: subject.config, SIDECAR: sidecar(subject, found)}, found)
 
 
@@ -36,6 +42,36 @@ def sidecar(subject: Subject, found: Sequence[Note]) -> str:
         "notes": [asdict(note) for note in found],
     }
     return json.dumps(about, indent=2) + "\n"
+
+
+def left_open(found: Iterable[Note], subject: Subject) -> Iterator[Note]:
+    """The notes, where the user's own JSON leaves the batch to their Trainer by ``"auto"``."""
+    config = json.loads(subject.config)
+    for note in found:
+        key = BATCH.get(note.knob)
+        if key is not None and config.get(key) == AUTO:
+            value = subject.setup.to_dict()[note.knob]
+            text = f'{key} is "auto": your script says {value} to whoever fills it in'
+            yield approximated(note.knob, text)
+        else:
+            yield note
+
+
+def without_auto(subject: Subject) -> str:
+    """The JSON for a consumer that fills nothing in; the text that ran where that is the same."""
+    config = json.loads(subject.config)
+    plain = _plain(config)
+    if plain == config:
+        return subject.config
+    knobs = subject.setup.to_dict()
+    filled = {key: knobs[knob] for knob, key in BATCH.items() if config.get(key) == AUTO}
+    return json.dumps({**filled, **plain}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _plain(item) for key, item in value.items() if item != AUTO}
 
 
 def notes(setup: Setup) -> Iterator[Note]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autotune.export.deepspeed import notes as deepspeed_notes
+from autotune.export.deepspeed import without_auto
 from autotune.export.exported import Exported, Note, approximated, expressed
 from autotune.export.fsdp import loss_scale
 from autotune.export.own import export_own
@@ -24,7 +26,14 @@ def export_lightning(subject: Subject) -> Exported:
     variables = {**subject.setup.to_dict(), "file_name": subject.file_name}
     template = f"lightning/{subject.setup.backend}.py.j2"
     text = comment(subject.header(notes)) + render(template, variables, subject.templates)
-    return Exported({FILE_NAME: text, **export_own(subject).files}, notes)
+    return Exported({FILE_NAME: text, **export_own(_filled(subject)).files}, notes)
+
+
+def _filled(subject: Subject) -> Subject:
+    """Lightning fills no "auto" in."""
+    if subject.setup.backend != "deepspeed":
+        return subject
+    return replace(subject, config=without_auto(subject))
 
 
 def lightning_notes(setup: Setup) -> Iterator[Note]:

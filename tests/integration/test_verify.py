@@ -36,7 +36,7 @@ def test_what_the_consumers_read_is_what_the_setup_says(tmp_path: Path) -> None:
     assert set(verified["answer"]["versions"]) == {"torch", "deepspeed"}
     assert verified["answer"]["effective"]["grad_comm_dtype"] == "bf16"
     assert (tmp_path / "out/ds_config.json").exists()
-    assert "reads what the setup says" in found.stderr
+    assert "it is what the setup says" in found.stderr
 
 
 def test_a_template_that_loses_a_knob_is_told_and_fails(tmp_path: Path) -> None:

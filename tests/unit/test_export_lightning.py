@@ -37,10 +37,10 @@ def notes(**knobs: Any) -> dict[str, Note]:
 def test_the_configuration_of_the_backend_lies_beside_the_module_as_it_ran(
     backend: str, beside: set[str]
 ) -> None:
-    subject = replace(unmeasured(make_setup(backend=backend), None), config="as it ran\n")
+    subject = replace(unmeasured(make_setup(backend=backend), None), config='{"as it":  "ran"}\n')
     files = export(subject, TO).files
     assert set(files) == {MODULE, *beside}
-    assert files[subject.file_name].endswith("as it ran\n")
+    assert files[subject.file_name].endswith('{"as it":  "ran"}\n')
 
 
 @pytest.mark.parametrize("setup", EVERY, ids=lambda setup: setup.key)

@@ -246,6 +246,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow  # compiles an optimizer of DeepSpeed on a fresh machine
 def test_under_stage_3_a_prepared_model_recomputes_and_trains_the_same(tmp_path: Path) -> None:
     setup = make_setup(precision="bf16", zero_stage=3, activation_checkpointing=True)
     write(export(unmeasured(setup, None), "lightning"), tmp_path)

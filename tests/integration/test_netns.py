@@ -70,7 +70,7 @@ def torchrun(namespace: str, rank: int) -> tuple[str, ...]:
     )
 
 
-@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("backend", ["deepspeed", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_on_a_400_mbit_link_bf16_gradients_are_over_1_6_times_faster_than_fp32_ones(
     hosts: tuple[str, str], machine: Machine, tmp_path: Path, backend: str
 ) -> None:

@@ -22,7 +22,8 @@ from tests.recorder import HOSTILE
 from tests.slurm import KILL_WAIT, Cluster, available, until
 from tests.unit.test_export import PROVENANCE
 
-pytestmark = pytest.mark.timeout(600)
+# It installs Slurm where it may, which the usual tests should not do to a machine.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PYTHON = {"PYTHON": sys.executable, "NPROC_PER_NODE": "1", "OMP_NUM_THREADS": "1"}
 SAYS = """\
@@ -113,7 +114,6 @@ def test_every_node_starts_the_script_with_its_arguments_untouched(
     assert not (home / "pwned").exists()
 
 
-@pytest.mark.slow
 def test_one_node_with_two_processes_and_an_environment_of_its_own(
     cluster: Cluster, home: Path
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_script_that_fails_ends_the_other_node_and_fails_the_job(
     assert until(lambda: not any(alive(pid) for pid in pids_of(home)), KILL_WAIT + 5)
 
 
-@pytest.mark.parametrize("deaf", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("deaf", [False, True])
 def test_a_cancelled_job_leaves_no_worker(cluster: Cluster, home: Path, deaf: bool) -> None:
     text = WAITS if deaf else WAITS.replace("SIG_IGN", "SIG_DFL")
     (home / "train.py").write_text(text)

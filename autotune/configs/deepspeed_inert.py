@@ -40,6 +40,10 @@ def inert_keys(config: Mapping[str, Any]) -> Iterator[Inert]:
         for key in block(config, name):
             if key not in known and not key.startswith(COMMENTS):
                 yield _ignored(f"{name} has", f"{name}.", key, known)
+    if "allgather_size" in config and config.get("zero_optimization") is not True:
+        yield Inert("allgather_size", "DeepSpeed reads it beside zero_optimization: true only")
+    if "bfloat16" in config and config.get("bf16") is not None:
+        yield Inert("bfloat16", "an old name; bf16 beside it counts")
     yield from _stage_0(config)
 
 

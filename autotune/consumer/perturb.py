@@ -27,7 +27,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("true", "false"),
     ("True", "False"),
 )
-"""Words of which one may stand for another."""
+"""Words of which one may stand for another. A word that is none would only be refused."""
 
 
 def perturb(config: Config, keys: Sequence[Path], observe: Observe) -> dict[str, Any]:
@@ -86,11 +86,13 @@ def other_values(value: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):
-        yield from (value + 1, 2 * value + 2, value / 2, 0)
+        yield from (value + 1, 2 * value + 2, *((value / 2, 0) if value else ()))
     elif isinstance(value, str):
         yield from _other_words(value)
     elif isinstance(value, list):
-        yield from ([], [*value, *(value[:1] or ["x"])])
+        yield [*value, *(value[:1] or ["x"])]
+        if value:
+            yield []
     elif isinstance(value, Mapping):
         yield {**value, "x": 1}
     else:
@@ -101,10 +103,11 @@ def _other_words(value: str) -> Iterator[Any]:
     if value == "auto":
         yield from (2, True, False, 0.5, "cpu")
         return
-    for words in WORDS:
-        if value in words:
-            yield from (word for word in words if word != value)
-    yield from (f"{value}x", "1", 2)
+    known = {word for words in WORDS if value in words for word in words}
+    if known:
+        yield from sorted(known - {value})
+    else:
+        yield from (f"{value}x", "1", 2)
 
 
 def _inner(config: Config, key: Path) -> Config | None:

@@ -84,6 +84,8 @@ def _wire(config: Config, computed: str | None, stage: int | None, auto: bool) -
     if cast is not None and (stage or 0) > 0:
         text = f"each module's autocast dtype ({cast}), whatever communication_data_type says"
         return Effect("wire", None if cast == "default" else cast, "file", text)
+    if (as_int(config.get("sequence_parallel_size", 1)) or 1) > 1:
+        return _under_sequence_parallelism(config, stage)
     if "communication_data_type" in config and config["communication_data_type"] is not None:
         sent = wire(config, computed)
         if sent is None:
@@ -101,6 +103,16 @@ def _wire(config: Config, computed: str | None, stage: int | None, auto: bool) -
     }[sent]
     by: By = "default" if sent == "fp16" else "version"
     return Effect("wire", sent, by, f"{sent}, that of the precision ({before}{rocm})")
+
+
+def _under_sequence_parallelism(config: Config, stage: int | None) -> Effect:
+    """Has a dtype of its own, which stages 1 and 2 overrule (stage_1_and_2.py:2373)."""
+    named = str(config.get("seq_parallel_communication_data_type") or "fp32").lower()
+    if stage in (1, 2):
+        return Effect("wire", "fp32", "default", "fp32: stages 1 and 2 under sequence parallelism")
+    by: By = "file" if "seq_parallel_communication_data_type" in config else "default"
+    text = f"{named}, seq_parallel_communication_data_type, in place of communication_data_type"
+    return Effect("wire", named, by, text)
 
 
 def _accumulation(config: Config, computed: str | None) -> Effect:

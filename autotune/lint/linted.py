@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.consult import Question, consult
+from autotune.consult import Answer, Question, consult
+from autotune.errors import EnvironmentFailedError
 from autotune.lint.checks import findings_in, in_order
 from autotune.lint.document import Document, Unreadable, read_document
 from autotune.lint.effect import Effect
@@ -70,10 +71,8 @@ def lint_files(
         versions: Versions of the consumers that the files are for, as far as they are known.
         kind: Whose files they are; found out by default.
         folder: Where files that they name are looked for, the current folder by default.
-        consumer: Whether the installed consumers are asked, too.
-
-    Raises:
-        EnvironmentFailedError: The process that asks the consumers died.
+        consumer: Whether the installed consumers are asked, too; where that fails, the findings are
+            those of the tables, and the file says so.
     """
     place = Path() if folder is None else folder
     read = [_read(path, kind, versions, place) for path in paths]
@@ -102,7 +101,11 @@ def _asked(items: Sequence[Linted | Skipped], folder: Path) -> list[Linted | Ski
         if isinstance(item, Linted)
     }
     wanted = {key: value for key, value in questions.items() if isinstance(value, Question)}
-    answers = dict(zip(wanted, consult(list(wanted.values())) if wanted else [], strict=True))
+    try:
+        said = consult(list(wanted.values())) if wanted else []
+    except EnvironmentFailedError as error:
+        said = [Answer(refused=str(error))] * len(wanted)  # the tables do without
+    answers = dict(zip(wanted, said, strict=True))
     done = list(items)
     for position, question in questions.items():
         item = items[position]

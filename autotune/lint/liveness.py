@@ -36,11 +36,11 @@ BREAKING = (
     *("ds-min-scale-zero", "hf-deepspeed-mismatch", "fsdp2-hybrid"),
 )
 """Rules of what the consumer is known to refuse: it is asked about the rest of the file."""
+HARDWARE: tuple[KeyPath, ...] = (("aio", "use_gds"),)
+"""Keys at which a parser asks the machine, which may be another one than the training's."""
 ELSEWHERE: Mapping[str, str] = {
     "data_parallel_size": "deepspeed.initialize reads it for its device mesh",
-    "sequence_parallel_size": "deepspeed.initialize reads it for its device mesh",
     "vocabulary_size": "only a warning comes of it",
-    "datastates_ckpt": "its own checkpoint engine reads it",
     "inference": "deepspeed.init_inference reads it",
 }
 """Keys of DeepSpeed that others than ``DeepSpeedConfig`` read."""
@@ -107,7 +107,7 @@ def question_of(
     if kind == "accelerate" and config.get("compute_environment") == "AMAZON_SAGEMAKER":
         return "it is started on SageMaker"
     breaking = [item for item in findings if item.rule.id in BREAKING and not item.inert]
-    drop = [item.key for item in breaking if item.key]
+    drop = [*(item.key for item in breaking if item.key), *HARDWARE]
     keys = [key for key in leaves(kind, config) if not any(_within(key, gone) for gone in drop)]
     if not keys:
         return "no key of it is parsed by itself"

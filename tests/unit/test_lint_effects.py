@@ -43,6 +43,10 @@ def test_every_aspect_of_a_deepspeed_file_is_told() -> None:
         ({}, "fp32", "fp32", "version"),
         ({**BF16, "communication_data_type": "FP32"}, "bf16", "fp32", "file"),
         ({"bf16": {"enabled": "auto"}}, None, None, "script"),
+        (
+            {**BF16, **zero(3), "sequence_parallel_size": 2, "communication_data_type": "bf16"},
+            *("bf16", "fp32", "default"),
+        ),
         ({"communication_data_type": "float"}, "fp32", None, "unclear"),
         (
             {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}, **zero(2)},

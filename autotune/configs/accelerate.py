@@ -203,7 +203,12 @@ def accelerate_inert(config: Mapping[str, Any]) -> Iterator[Inert]:
         yield Inert("enable_cpu_affinity", "accelerate 1.15.0 obeys --enable_cpu_affinity only")
     if config.get("rdzv_backend", "static") != "static":
         yield Inert("rdzv_backend", "accelerate 1.15.0 obeys --rdzv_backend only")
-    kind = config.get("distributed_type")
+    yield from _of_other_types(config, config.get("distributed_type"))
+    yield from _nested(config)
+
+
+def _of_other_types(config: Mapping[str, Any], kind: Any) -> Iterator[Inert]:
+    """Keys that only another ``distributed_type`` reads."""
     for name, owner in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
         if block(config, name) and kind != owner:
             yield Inert(name, f"distributed_type is {show(kind)}, not {owner}")
@@ -211,14 +216,18 @@ def accelerate_inert(config: Mapping[str, Any]) -> Iterator[Inert]:
         for name in ("dynamo_config", "dynamo_backend"):
             if name in config:
                 yield Inert(name, "accelerate 1.15.0 does not hand it on to DeepSpeed's processes")
-    if kind in ONE_PROCESS and config.get("num_machines", 1) == 1:
+    if _is_one_process(config, kind):
         for name in ("main_process_ip", "main_process_port"):
-            if config.get(name) is not None and config.get("num_processes", 1) == 1:
+            if config.get(name) is not None:
                 yield Inert(name, "a single process starts, which meets nobody")
     for name, usual in TPU.items():
         if kind != "XLA" and name in config and config[name] not in usual:
             yield Inert(name, "only the launcher for TPUs reads it")
-    yield from _nested(config)
+
+
+def _is_one_process(config: Mapping[str, Any], kind: Any) -> bool:
+    alone = config.get("num_machines", 1) == 1 and config.get("num_processes", 1) == 1
+    return kind in ONE_PROCESS and alone
 
 
 def _nested(config: Mapping[str, Any]) -> Iterator[Inert]:

@@ -220,9 +220,9 @@ def _of_other_types(config: Mapping[str, Any], kind: Any) -> Iterator[Inert]:
         for name in ("main_process_ip", "main_process_port"):
             if config.get(name) is not None:
                 yield Inert(name, "a single process starts, which meets nobody")
-    for name, usual in TPU.items():
-        if kind != "XLA" and name in config and config[name] not in usual:
-            yield Inert(name, "only the launcher for TPUs reads it")
+    if kind != "XLA":
+        said = (name for name, usual in TPU.items() if config.get(name, usual[0]) not in usual)
+        yield from (Inert(name, "only the launcher for TPUs reads it") for name in said)
 
 
 def _is_one_process(config: Mapping[str, Any], kind: Any) -> bool:

@@ -46,16 +46,20 @@ def names(config: Config, about: About) -> Iterator[Finding]:
 
 
 def types(config: Config, about: About) -> Iterator[Finding]:
-    """Nobody converts what stands in a YAML or JSON file."""
+    """Only TrlParser and the command line convert what stands in a YAML or JSON file."""
     for key, value in config.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if key in BOOLS and not isinstance(value, bool | None):
             truth = "true" if value else "false"
             text = f"{key} is {show(value)}, which counts as {truth} and is no boolean"
-            yield found("wrong-type", (key,), text, *retyped((key,), value))
         elif key in NUMBERS and value is not None and not number:
             text = f"{key} is {show(value)}, which is no number"
-            yield found("wrong-type", (key,), text, *retyped((key,), value))
+        else:
+            continue
+        edits = retyped((key,), value)
+        if edits:
+            text += "; only TrlParser converts it"
+        yield found("wrong-type", (key,), text, *edits, level="warning" if edits else None)
 
 
 def precision(config: Config, about: About) -> Iterator[Finding]:

@@ -80,7 +80,9 @@ ANY = (
         'true to a switch of transformers, YAML reads 1e-5 as text, and "auto" where nobody fills '
         "it in is a word.",
         source="DeepSpeed 0.19.8 and accelerate 1.15.0, asked; transformers 5.24.0, "
-        "hf_argparser.py (parse_dict hands values on as they are): tried; PyYAML 6.0, resolver.py",
+        "hf_argparser.py (parse_dict hands values on as they are): tried; TRL, scripts/utils.py "
+        "(TrlParser makes defaults of argparse of them, which converts texts): read; PyYAML 6.0, "
+        "resolver.py",
         fix="Write the value in its own type (a number without quotes, 1.0e-5), or delete it.",
         fixable=True,
     ),

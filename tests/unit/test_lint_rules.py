@@ -122,6 +122,15 @@ def test_a_default_of_transformers_contradicts_too() -> None:
     assert "max_grad_norm is absent, which means 1.0" in item.text
 
 
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [("1e-5", "warning"), ('"8"', "warning"), ("many", "error"), ("[1]", "error")],
+)
+def test_a_text_that_some_parser_converts_is_a_warning_only(value: str, level: str) -> None:
+    (item,) = findings("huggingface", f"output_dir: x\nlearning_rate: {value}\n")
+    assert (item.rule.id, item.level) == ("wrong-type", level)
+
+
 def test_arguments_of_the_script_itself_are_its_own_business() -> None:
     text = "output_dir: x\nmodel_name_or_path: y\ndataset_name: z\npacking: true\nmax_length: 9\n"
     assert findings("huggingface", text) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune.export import trainer
+from autotune.export.accelerate import by_install
 from autotune.export.deepspeed import sidecar
 from autotune.export.exported import Exported, Note
 from autotune.export.subject import Subject
@@ -23,6 +24,7 @@ def export_huggingface(subject: Subject) -> Exported:
     variables = {
         **subject.setup.to_dict(),
         "provenance": subject.header(notes),
+        "steps": tuple(steps(subject.setup)),
         "arguments": said,
         "flags": [words(name, value) for name, value in said.items()],
     }
@@ -32,6 +34,15 @@ def export_huggingface(subject: Subject) -> Exported:
     }
     about = {f"{NAME}.provenance.json": sidecar(subject, notes)}
     return Exported({**forms, **about, **trainer.beside(subject, notes)}, notes)
+
+
+def steps(setup: Setup) -> Iterator[str]:
+    """What is left to do to the user's script, in lines for the head of a file."""
+    installed = trainer.shimmed(setup)
+    if installed:
+        yield f"For {', '.join(installed)}: {by_install(setup)}."
+    if trainer.in_float32(setup):
+        yield f"For {setup.precision}: {trainer.in_float32(setup)}."
 
 
 def arguments(subject: Subject) -> dict[str, Any]:
@@ -88,7 +99,7 @@ def huggingface_notes(setup: Setup) -> Iterator[Note]:
 
 def _said(setup: Setup) -> Mapping[str, str]:
     return {
-        "precision": trainer.in_words(setup) + trainer.in_float32(setup),
+        "precision": "; ".join(filter(None, [trainer.in_words(setup), trainer.in_float32(setup)])),
         "zero_stage": "fsdp_config.reshard_after_forward",
         "activation_checkpointing": _recomputes(setup),
         "micro_batch": "per_device_train_batch_size",

@@ -177,7 +177,7 @@ def in_float32(setup: Setup) -> str:
     # from_pretrained of transformers 5 takes the dtype of the checkpoint, and DDP reduces the
     # gradients of such weights in it; DeepSpeed and FSDP2 by accelerate make float32 ones.
     narrow = setup.backend != "deepspeed" and setup.precision in ("bf16", "fp16")
-    return "; load your model with dtype=torch.float32, as it was measured" if narrow else ""
+    return "load your model with dtype=torch.float32, as it was measured" if narrow else ""
 
 
 def accelerate_yaml(subject: Subject, notes: Sequence[Note]) -> str:

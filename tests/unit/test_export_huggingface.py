@@ -182,6 +182,15 @@ def test_who_loads_the_model_is_told_of_float32_where_it_matters() -> None:
     assert "dtype=torch.float32" not in notes_of(precision="bf16")["precision"].text
 
 
+def test_what_is_left_to_do_to_the_script_is_in_the_heads_of_the_files() -> None:
+    files = exported(backend="fsdp", precision="bf16").files
+    for form in ("yaml", "flags"):
+        head = files[f"training_args.{form}"]
+        assert "# For grad_comm_dtype: put `import fsdp_setup; fsdp_setup.install()` before" in head
+        assert "# For bf16: load your model with dtype=torch.float32" in head
+    assert "# For " not in exported(precision="bf16").files["training_args.yaml"]
+
+
 def test_tf32_is_said_and_what_it_needs() -> None:
     for backend in ("deepspeed", "fsdp", "ddp"):
         assert arguments(backend=backend, precision="tf32")["tf32"] is True

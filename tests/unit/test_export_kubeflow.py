@@ -224,9 +224,10 @@ def test_the_mounted_configuration_is_that_of_launch_to_the_letter(backend: str)
 
 def test_any_text_survives_the_configmap() -> None:
     text = "\n  indented: é\u2028\t\ttabs \r\n\n trailing \n# comment\n---\n$(X)\n"
-    probe = replace(probe_of(make_setup()), rendered=text)
-    found = export(subject_of(probe, PROVENANCE), "kubeflow")
-    assert files_of(found) == {"ds_config.json": text}
+    subject = subject_of(replace(probe_of(make_setup(backend="fsdp")), rendered=text), PROVENANCE)
+    found = export(subject, "kubeflow")
+    assert files_of(found) == {"fsdp_setup.py": export(subject, "fsdp").files["fsdp_setup.py"]}
+    assert files_of(found)["fsdp_setup.py"].endswith(text)
 
 
 def test_other_files_get_another_name() -> None:
@@ -235,7 +236,7 @@ def test_other_files_get_another_name() -> None:
         found: str = job_of(export(subject_of(probe, PROVENANCE), "kubeflow"))["metadata"]["name"]
         return found
 
-    assert name("{}") == name("{}") != name("[]")
+    assert name("{}") == name("{}") != name('{"a": 1}')
 
 
 def test_the_notes_name_the_files_that_are_there() -> None:

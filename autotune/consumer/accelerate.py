@@ -42,6 +42,11 @@ def read(folder: Path, file: str = FILE) -> dict[str, Any]:
 
 def launched(path: Path, *arguments: str) -> dict[str, str]:
     """What `accelerate launch` puts into the environment of the processes."""
+    return parsed_and_launched(path, *arguments)[1]
+
+
+def parsed_and_launched(path: Path, *arguments: str) -> tuple[Any, dict[str, str]]:
+    """The launcher's arguments, and what it puts into the environment of the processes."""
     line = ["--config_file", str(path), *(arguments or ("--num_processes", "2")), "train.py"]
     parsed = launch.launch_command_parser().parse_args(line)
     args, defaults, from_file = launch._validate_launch_command(parsed)
@@ -52,7 +57,7 @@ def launched(path: Path, *arguments: str) -> dict[str, str]:
         _, found = prepare.prepare_deepspeed_cmd_env(args)
     else:
         found = prepare.prepare_multi_gpu_env(args)
-    return {key: value for key, value in found.items() if before.get(key) != value}
+    return args, {key: value for key, value in found.items() if before.get(key) != value}
 
 
 def deepspeed_plugin(environment: Mapping[str, str]) -> Any:

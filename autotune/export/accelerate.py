@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autotune.backends.accelerate import (
     FILE_NAME,
@@ -34,14 +34,16 @@ def export_accelerate(subject: Subject) -> Exported:
     notes: tuple[Note, ...] = tuple(accelerate_notes(setup))
     if setup.backend == "deepspeed":
         notes = tuple(left_open(notes, subject))
-    text = subject.others.get(FILE_NAME) or _rendered(subject)
-    return Exported({FILE_NAME: comment(subject.header(notes)) + text, **beside}, notes)
+    return Exported({FILE_NAME: accelerate_yaml(subject, notes), **beside}, notes)
 
 
-def _rendered(subject: Subject) -> str:
+def accelerate_yaml(subject: Subject, notes: Sequence[Note]) -> str:
+    """The launcher's file: as it ran, where a script was measured with one."""
     named = subject.file_name if subject.setup.backend == "deepspeed" else None
-    variables = accelerate_variables(subject.setup, deepspeed_file=named)
-    return render(TEMPLATE, variables, subject.templates)
+    text = subject.others.get(FILE_NAME) or render(
+        TEMPLATE, accelerate_variables(subject.setup, deepspeed_file=named), subject.templates
+    )
+    return comment(subject.header(notes)) + text
 
 
 def _beside(subject: Subject) -> dict[str, str]:

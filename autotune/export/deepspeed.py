@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autotune.configs.values import AUTO
 from autotune.export.exported import Exported, Note, approximated
 from autotune.export.subject import Subject
 from autotune.setup import DTYPE_BYTES, Setup
 
 SIDECAR = "ds_config.provenance.json"
-AUTO = "auto"
 BATCH = {
     "micro_batch": "train_micro_batch_size_per_gpu",
     "gradient_accumulation": "gradient_accumulation_steps",

@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune.backends.accelerate import FILE_NAME
 from autotune.export import trainer
+from autotune.export.accelerate import accelerate_yaml
 from autotune.export.exported import Exported, Note
 from autotune.export.own import MODULES
 from autotune.export.subject import Subject
@@ -38,7 +39,7 @@ def export_llamafactory(subject: Subject) -> Exported:
         name: render(f"llamafactory/{name}.j2", variables, subject.templates) for name in names
     }
     if setup.backend == "fsdp":
-        files[FILE_NAME] = trainer.accelerate_yaml(subject, notes)
+        files[FILE_NAME] = accelerate_yaml(subject, notes)
     return Exported({**files, **trainer.beside(subject, notes)}, notes)
 
 

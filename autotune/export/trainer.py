@@ -11,29 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autotune.backends.accelerate import (
-    FILE_NAME,
     FIRST_SCALE,
     GROWTH_INTERVAL,
-    TEMPLATE,
-    accelerate_variables,
     reduces_in,
 )
 from autotune.backends.dialect import GRADIENT_CLIPPING
+from autotune.configs.values import AUTO
 from autotune.export.accelerate import BY_INSTALL, by_install
 from autotune.export.deepspeed import SIDECAR, sidecar
 from autotune.export.deepspeed import notes as deepspeed_notes
 from autotune.export.exported import Note, approximated, expressed
 from autotune.export.fsdp import loss_scale
 from autotune.export.own import MODULES, export_own
-from autotune.export.provenance import comment
 from autotune.export.subject import Subject
-from autotune.render import render
 from autotune.setup import DTYPE_BYTES, Setup
 
 OWNED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
 """Keys of DeepSpeed's JSON that the Trainer fills in where they are "auto"; where they are not, it
 compares them with its own arguments and refuses to train when they differ."""
-AUTO = "auto"
 BY_TRAINER = ("precision", "activation_checkpointing", "micro_batch", "gradient_accumulation")
 """Knobs that its arguments say beside DeepSpeed's JSON, too, or instead of it."""
 MIB_OF_FLOAT32 = 2**20 // DTYPE_BYTES["fp32"]
@@ -178,16 +173,6 @@ def in_float32(setup: Setup) -> str:
     # gradients of such weights in it; DeepSpeed and FSDP2 by accelerate make float32 ones.
     narrow = setup.backend != "deepspeed" and setup.precision in ("bf16", "fp16")
     return "load your model with dtype=torch.float32, as it was measured" if narrow else ""
-
-
-def accelerate_yaml(subject: Subject, notes: Sequence[Note]) -> str:
-    """The launcher's file, of a dialect that is started by `accelerate launch`."""
-    setup = subject.setup
-    named = subject.file_name if setup.backend == "deepspeed" else None
-    text = subject.others.get(FILE_NAME) or render(
-        TEMPLATE, accelerate_variables(setup, deepspeed_file=named), subject.templates
-    )
-    return comment(subject.header(notes)) + text
 
 
 def by_script(setup: Setup, start: str) -> str:

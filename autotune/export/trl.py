@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.backends.accelerate import FILE_NAME
 from autotune.export import trainer
+from autotune.export.accelerate import accelerate_yaml
 from autotune.export.exported import Exported, Note
 from autotune.export.own import MODULES
 from autotune.export.subject import Subject
@@ -34,7 +35,7 @@ def export_trl(subject: Subject) -> Exported:
     }
     names = [CONFIG, *([SCRIPT] if trainer.shimmed(setup) else [])]
     files = {name: render(f"trl/{name}.j2", variables, subject.templates) for name in names}
-    launcher = {FILE_NAME: trainer.accelerate_yaml(subject, notes)}
+    launcher = {FILE_NAME: accelerate_yaml(subject, notes)}
     return Exported({**files, **launcher, **trainer.beside(subject, notes)}, notes)
 
 

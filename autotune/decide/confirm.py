@@ -76,7 +76,8 @@ class Verdict:
         why: One sentence on what decided it.
         winner: The setup to use.
         claim: What was shown about the winner; when the baseline is kept, about its best
-            challenger. None when nothing was compared.
+            challenger; when nothing is decided, about one that left it open, if any did. None
+            when nothing was compared.
         equivalent: Candidates that cannot be told apart from the fastest one.
         launches: Complete blocks behind it.
         control: Log ratio of the baseline to itself; None for under 2 launches.
@@ -253,7 +254,9 @@ def _judge(state: State, control: Estimate) -> Verdict:
     name, why = _name(state, bool(able), bool(shown), control)
     if name == "keep-baseline":
         claims = _claims(state, state.rules.confidence)
-    leading = _choose(state, shown or alike or claims)
+    undecided = _undecided(state, alike) or _undecided(state, able)
+    left_open = undecided if name == "inconclusive" else []
+    leading = _choose(state, shown or left_open or alike or claims)
     keeps = name == "keep-baseline" or leading.backward.mean <= 0 or not leading.may_win
     return Verdict(
         name=name,
@@ -277,6 +280,11 @@ def _safe(state: State, able: Sequence[Claim]) -> Sequence[Claim]:
 def _shown(state: State, claims: Sequence[Claim]) -> list[Claim]:
     """Claims whose interval lies above 1 + margin."""
     return [claim for claim in claims if claim.backward.low > state.rules.log_margin]
+
+
+def _undecided(state: State, claims: Sequence[Claim]) -> list[Claim]:
+    """Claims whose interval contains 1 + margin: what an inconclusive verdict is about."""
+    return [claim for claim in claims if not claim.backward.excludes(state.rules.log_margin)]
 
 
 def _name(state: State, able: bool, shown: bool, control: Estimate) -> tuple[VerdictName, str]:

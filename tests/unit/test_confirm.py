@@ -148,6 +148,24 @@ def test_one_candidate_that_may_gain_is_enough_to_leave_it_open() -> None:
     assert found.name == "inconclusive"
 
 
+def test_an_open_verdict_is_about_a_candidate_whose_interval_leaves_it_open() -> None:
+    """The rule would prefer the safe one, which no paired test tells from the noisy one."""
+    safe = make_setup(precision="bf16")
+    narrow = make_setup(precision="bf16", grad_comm_dtype="bf16")
+    state = begin(narrow, safe)
+    for launch, wobble in enumerate(WOBBLE):
+        speeds = {safe: -0.3 + wobble, narrow: 0.02 + 300 * wobble}
+        whole = {safe: wobble}
+        state = row(state, launch, speeds, whole, LABELS[launch], {})
+    found = verdict(state)
+    assert found.name == "inconclusive"
+    assert set(found.equivalent) == {safe, narrow}
+    assert found.claim is not None
+    assert (found.winner, found.claim.setup) == (narrow, narrow)
+    low, high = found.claim.backward.interval
+    assert low < 1.01 < high
+
+
 @pytest.mark.parametrize("launches", [0, 1])
 def test_without_two_launches_the_baseline_is_kept_for_now_and_nothing_claimed(
     launches: int,

@@ -13,6 +13,7 @@ from tests.build import make_setup
 from tests.proof import SAMPLED, faults, read
 
 
+@pytest.mark.slow  # `test_every_dialect` asks about setups of the same space
 def test_the_options_are_read_as_the_notes_promise(tmp_path: Path) -> None:
     found = read("torchtitan", SAMPLED["fsdp"], tmp_path, options={"ranks": 3})
     assert list(faults(found)) == []

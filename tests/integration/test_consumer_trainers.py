@@ -25,6 +25,7 @@ pytest.importorskip("accelerate")
 TRAINERS = ("trl", "axolotl", "llamafactory")
 
 
+@pytest.mark.slow  # `test_every_dialect` asks about setups of the same space
 @pytest.mark.parametrize("to", TRAINERS)
 def test_the_trainer_sees_what_the_notes_promise(to: str, tmp_path: Path) -> None:
     found = read(to, [setup for backend in BACKENDS for setup in SAMPLED[backend]], tmp_path)

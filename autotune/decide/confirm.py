@@ -66,6 +66,10 @@ class Claim:
         """Whether the whole step was not shown to be slower than the baseline's."""
         return self.end_to_end.high >= 0.0
 
+    def leaves_open(self, log_margin: float) -> bool:
+        """Whether it may win and its interval contains 1 + margin."""
+        return self.may_win and not self.backward.excludes(log_margin)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -254,9 +258,8 @@ def _judge(state: State, control: Estimate) -> Verdict:
     name, why = _name(state, bool(able), bool(shown), control)
     if name == "keep-baseline":
         claims = _claims(state, state.rules.confidence)
-    undecided = _undecided(state, alike) or _undecided(state, able)
-    left_open = undecided if name == "inconclusive" else []
-    leading = _choose(state, shown or left_open or alike or claims)
+    undecided = name == "inconclusive" and (_undecided(state, alike) or _undecided(state, able))
+    leading = _choose(state, shown or undecided or alike or claims)
     keeps = name == "keep-baseline" or leading.backward.mean <= 0 or not leading.may_win
     return Verdict(
         name=name,
@@ -283,8 +286,8 @@ def _shown(state: State, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _undecided(state: State, claims: Sequence[Claim]) -> list[Claim]:
-    """Claims whose interval contains 1 + margin: what an inconclusive verdict is about."""
-    return [claim for claim in claims if not claim.backward.excludes(state.rules.log_margin)]
+    """What an inconclusive verdict is about."""
+    return [claim for claim in claims if claim.leaves_open(state.rules.log_margin)]
 
 
 def _name(state: State, able: bool, shown: bool, control: Estimate) -> tuple[VerdictName, str]:

@@ -38,7 +38,7 @@ def few_launches(found: Evidence, run: str) -> Iterator[Warning]:
     if verdict.name != "inconclusive" or verdict.control.excludes(0.0):
         return
     claim = max(
-        (item for item in verdict.claims if _undecided(found, item)),
+        (item for item in verdict.claims if item.leaves_open(found.rules.log_margin)),
         key=lambda item: item.backward.mean,
         default=verdict.claim,
     )
@@ -49,10 +49,6 @@ def few_launches(found: Evidence, run: str) -> Iterator[Warning]:
         f"{percent(low - 1)} and {percent(high - 1)}; the margin is {percent(found.rules.margin)}.",
         _launches_advice(found, state, claim, run),
     )
-
-
-def _undecided(found: Evidence, claim: Claim) -> bool:
-    return claim.may_win and not claim.backward.excludes(found.rules.log_margin)
 
 
 def _launches_advice(found: Evidence, state: State, claim: Claim, run: str) -> str:

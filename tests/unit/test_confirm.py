@@ -155,8 +155,7 @@ def test_an_open_verdict_is_about_a_candidate_whose_interval_leaves_it_open() ->
     state = begin(narrow, safe)
     for launch, wobble in enumerate(WOBBLE):
         speeds = {safe: -0.3 + wobble, narrow: 0.02 + 300 * wobble}
-        whole = {safe: wobble}
-        state = row(state, launch, speeds, whole, LABELS[launch], {})
+        state = row(state, launch, speeds, {safe: wobble}, LABELS[launch], {})
     found = verdict(state)
     assert found.name == "inconclusive"
     assert set(found.equivalent) == {safe, narrow}
